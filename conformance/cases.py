@@ -1,0 +1,140 @@
+"""What is checked: cases, samples, and the suites that provide them.
+
+A case is `kind:subject:dtype:shape_mode:direction:lane`; a sample adds `#index`. Ids are stable across runs and
+versions; they are what expectations match, what pytest shows and what a repro is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+
+class ShapeMode(StrEnum):
+    """How shapes are compiled: every size a constant, or `dynamic=True`."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+
+
+class Direction(StrEnum):
+    """Forward alone, or forward and backward."""
+
+    FORWARD = "fwd"
+    BACKWARD = "bwd"
+
+
+class Tier(StrEnum):
+    """How much is run."""
+
+    SMOKE = "smoke"
+    PR = "pr"
+    NIGHTLY = "nightly"
+
+
+class Case(msgspec.Struct, frozen=True, order=True):
+    """Identity of one checked thing. `str(case)` is its id.
+
+    `dtype` is the torch name without the prefix (`float16`).
+    """
+
+    kind: str
+    subject: str
+    dtype: str
+    shape_mode: ShapeMode
+    direction: Direction
+    lane: str = "samples"
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.subject}:{self.dtype}:{self.shape_mode}:{self.direction}:{self.lane}"
+
+    def sample_id(self, index: int) -> str:
+        return f"{self}#{index}"
+
+    @classmethod
+    def parse(cls, text: str) -> tuple[Case, int | None]:
+        """Inverse of `str` and `sample_id`: `(case, sample index or None)`.
+
+        Raises `ValueError` that says what a case id looks like.
+        """
+        body, hash_, index = text.partition("#")
+        parts = body.split(":")
+        try:
+            kind, subject, dtype, shape_mode, direction, lane = parts
+            case = cls(kind, subject, dtype, ShapeMode(shape_mode), Direction(direction), lane)
+            return case, int(index) if hash_ else None
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is not a case id; one looks like "
+                "kind:subject:dtype:static|dynamic:fwd|bwd:lane[#sample], e.g. op:add:float16:static:fwd:samples#0"
+            ) from None
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What to sweep: the selection that a user makes on the command line. Empty means no restriction."""
+
+    tier: Tier = Tier.SMOKE
+    dtypes: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()  # globs over the subject
+    shape_modes: tuple[ShapeMode, ...] = ()
+    directions: tuple[Direction, ...] = ()
+    lanes: tuple[str, ...] = ()
+    seed: int = 0
+    max_samples: int | None = None  # cap per case; None: what the tier says
+
+
+class NumericalClass(StrEnum):
+    """What kind of error an op may make; see DESIGN section 4."""
+
+    EXACT = "exact"
+    ELEMENTWISE = "elementwise"
+    CONTRACTION = "contraction"
+    COMPOSITE = "composite"
+    PROPERTY = "property"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call to check. Everything is on the CPU and reproducible from the case, the index and the seed.
+
+    The judged call is `fn(*args, **kwargs)`; it returns a pytree of tensors and plain values. In the backward direction
+    the engine itself sets requires_grad on the floating and complex inputs named by `differentiable` and calls autograd.
+    """
+
+    index: int
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    numerics: NumericalClass
+    digest: str  # hash of fn's identity and all inputs: two runs with equal digests checked the same thing
+    source: str  # Python expression for the callable in a repro script, e.g. "torch.nn.functional.softmax"
+    differentiable: tuple[int, ...] | None = None  # positions among flattened tensor inputs; None: as they come
+    replays: tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...] = ()  # further calls of the same compiled callable
+    exact_fn: Callable[..., Any] | None = None  # fn with dtype-dependent defaults resolved, for the float64 run
+    check: Callable[..., str | None] | None = None  # property class: (inputs, output, reference) -> complaint or None
+    contraction_length: Callable[..., int] | None = None  # n of the bound, from (args, kwargs); None: estimated
+    postprocess: Callable[[Any], Any] | None = None  # applied to results of both sides before comparing
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Suite(Protocol):
+    """Provides cases; found by the entry-point group `conformance.suites`. Runs in the supervised child."""
+
+    name: str
+    kind: str  # first part of its case ids
+
+    def cases(self, options: Options) -> Iterable[Case]:
+        """All cases that `options` selects, cheaply: no inputs are made. Order is stable."""
+        ...
+
+    def samples(self, case: Case, options: Options) -> Iterator[Sample]:
+        """The samples of a case in index order, made lazily."""
+        ...
+
+    def excluded(self, options: Options) -> Mapping[str, int]:
+        """Reason -> number of cases left out on purpose, for the accounting."""
+        ...

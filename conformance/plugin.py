@@ -1,0 +1,1 @@
+"""The pytest plugin (placeholder until the plugin lands in the next commits)."""

@@ -1,0 +1,1 @@
+"""When upstream moves: releases, drift and lag."""
