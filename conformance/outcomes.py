@@ -6,6 +6,7 @@ Pure: imports neither torch nor anything else of the engine.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Stage(StrEnum):
@@ -86,3 +87,111 @@ class Change(StrEnum):
     CHANGED_FAILURE = "changed-failure"  # failed before and after, for another reason
     CHANGED_TEST = "changed-test"  # the sample's inputs changed: not comparable
     UNKNOWN = "unknown"
+
+
+class Result(NamedTuple):
+    """What the comparisons look at. An empty fingerprint or digest means that it is not known."""
+
+    outcome: Outcome
+    fingerprint: str = ""
+    digest: str = ""  # hash of the inputs
+
+
+class Standing(StrEnum):
+    """What a result says once the reason for a failure is left out."""
+
+    ABSENT = "absent"
+    MUTE = "mute"  # skipped, or our own environment failed: says nothing about the backend
+    PASSES = "passes"
+    FAILS = "fails"
+
+
+STANDINGS: dict[Outcome, Standing] = {
+    Outcome.PASS: Standing.PASSES,
+    Outcome.WRONG: Standing.FAILS,
+    Outcome.UNSUPPORTED: Standing.FAILS,
+    Outcome.ERROR: Standing.FAILS,
+    Outcome.CRASH: Standing.FAILS,
+    Outcome.TIMEOUT: Standing.FAILS,
+    Outcome.OOM: Standing.FAILS,
+    Outcome.BUDGET: Standing.FAILS,
+    Outcome.SKIPPED: Standing.MUTE,
+    Outcome.INFRA: Standing.MUTE,
+}
+
+_A, _M, _P, _F = Standing.ABSENT, Standing.MUTE, Standing.PASSES, Standing.FAILS
+
+# (left, right) -> (agreement where both failed for the same reason or at most one failed, agreement otherwise)
+_AGREEMENTS: dict[tuple[Standing, Standing], tuple[Agreement, Agreement]] = {
+    (_A, _A): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_A, _M): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_A, _P): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_A, _F): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_M, _A): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_M, _M): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_M, _P): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_M, _F): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_P, _A): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_P, _M): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_P, _P): (Agreement.PARITY, Agreement.PARITY),
+    (_P, _F): (Agreement.ONLY_LEFT, Agreement.ONLY_LEFT),
+    (_F, _A): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_F, _M): (Agreement.UNKNOWN, Agreement.UNKNOWN),
+    (_F, _P): (Agreement.ONLY_RIGHT, Agreement.ONLY_RIGHT),
+    (_F, _F): (Agreement.BOTH_FAIL_SAME, Agreement.BOTH_FAIL_DIFFERENTLY),
+}
+
+# (before, after) -> (change where the reason is the same or there is at most one, change otherwise)
+_CHANGES: dict[tuple[Standing, Standing], tuple[Change, Change]] = {
+    (_A, _A): (Change.UNKNOWN, Change.UNKNOWN),
+    (_A, _M): (Change.NEW, Change.NEW),
+    (_A, _P): (Change.NEW, Change.NEW),
+    (_A, _F): (Change.NEW, Change.NEW),
+    (_M, _A): (Change.GONE, Change.GONE),
+    (_M, _M): (Change.UNKNOWN, Change.UNKNOWN),
+    (_M, _P): (Change.UNKNOWN, Change.UNKNOWN),
+    (_M, _F): (Change.UNKNOWN, Change.UNKNOWN),
+    (_P, _A): (Change.GONE, Change.GONE),
+    (_P, _M): (Change.UNKNOWN, Change.UNKNOWN),
+    (_P, _P): (Change.UNCHANGED, Change.UNCHANGED),
+    (_P, _F): (Change.REGRESSED, Change.REGRESSED),
+    (_F, _A): (Change.GONE, Change.GONE),
+    (_F, _M): (Change.UNKNOWN, Change.UNKNOWN),
+    (_F, _P): (Change.FIXED, Change.FIXED),
+    (_F, _F): (Change.UNCHANGED, Change.CHANGED_FAILURE),
+}
+
+
+def standing(result: Result | None) -> Standing:
+    """`None` is a sample that the run does not have."""
+    return Standing.ABSENT if result is None else STANDINGS[result.outcome]
+
+
+def _same_inputs(left: Result | None, right: Result | None) -> bool:
+    """Unknown digests are given the benefit of the doubt: ids are stable, most samples too."""
+    return left is None or right is None or not left.digest or not right.digest or left.digest == right.digest
+
+
+def _same_reason(left: Result | None, right: Result | None) -> bool:
+    return (
+        left is not None
+        and right is not None
+        and left.outcome == right.outcome
+        and left.fingerprint == right.fingerprint
+    )
+
+
+def compare(left: Result | None, right: Result | None) -> Agreement:
+    """How two backends did on one sample. Results on different inputs cannot be set against each other: `UNKNOWN`."""
+    if not _same_inputs(left, right):
+        return Agreement.UNKNOWN
+    same, different = _AGREEMENTS[standing(left), standing(right)]
+    return same if _same_reason(left, right) else different
+
+
+def change(before: Result | None, after: Result | None) -> Change:
+    """How one backend did on one sample in two runs."""
+    if not _same_inputs(before, after):
+        return Change.CHANGED_TEST
+    same, different = _CHANGES[standing(before), standing(after)]
+    return same if _same_reason(before, after) else different
