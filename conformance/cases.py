@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -117,6 +118,7 @@ class Sample:
     exact_fn: Callable[..., Any] | None = None  # fn with dtype-dependent defaults resolved, for the float64 run
     check: Callable[..., str | None] | None = None  # property class: (inputs, output, reference) -> complaint or None
     contraction_length: Callable[..., int] | None = None  # n of the bound, from (args, kwargs); None: estimated
+    ulps: float | None = None  # elementwise class: allowed units in the last place; None: the judge's default
     postprocess: Callable[[Any], Any] | None = None  # applied to results of both sides before comparing
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -137,4 +139,14 @@ class Suite(Protocol):
 
     def excluded(self, options: Options) -> Mapping[str, int]:
         """Reason -> number of cases left out on purpose, for the accounting."""
+        ...
+
+
+class DescribedSuite(Suite, Protocol):
+    """Optional members of a suite."""
+
+    expectations_dir: Path  # holds BACKEND.toml, the expectations of this suite
+
+    def manifest(self) -> Mapping[str, Any]:
+        """Facts about what was swept that a report needs, as plain values for `Manifest.suite_facts`."""
         ...

@@ -140,6 +140,7 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     revision: str = ""  # git revision of this suite
     environment: dict[str, str] = {}
     suite_hash: str = ""  # of the case ids collected
+    suite_facts: dict[str, dict[str, Any]] = {}  # suite -> what its `manifest()` says, e.g. all overloads that exist
     accounting: Accounting = msgspec.field(default_factory=Accounting)
     wall_s: float | None = None
     cpu_s: float | None = None
