@@ -14,6 +14,10 @@ import msgspec
 PROTOCOL_VERSION = 1
 
 
+class BackendError(ValueError):
+    """A backend cannot be found, made or set up. One line that says which, why, and what would be right."""
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a backend declares; `None` means that it does not say. `Backend.capabilities()` returns it as a dict.
 
@@ -40,6 +44,7 @@ class Observation(msgspec.Struct, kw_only=True):
     lowered: dict[str, int] | None = None  # overloads that reached the backend's lowering, after decomposition
     transfers: int | None = None  # copies between host and device inside the block
     bytes_moved: int | None = None
+    notes: dict[str, str] = {}  # whatever else the backend has to say about this block
 
 
 @runtime_checkable
@@ -73,6 +78,10 @@ class ObservingBackend(Backend, Protocol):
     """Optional members."""
 
     version: str
+
+    def begin(self, sample_id: str, *, calls: int = 1) -> None:
+        """Called before `compile` with the sample that follows and how often the compiled callable will be called."""
+        ...
 
     def observe(self) -> AbstractContextManager[dict[str, Any]]:
         """Yields a dict that is filled with the fields of `Observation` when the block ends."""
