@@ -113,8 +113,8 @@ class CompiledBackend:
             near = difflib.get_close_matches(self.dynamo_name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise BackendError(
-                f"backend {self.name!r}: Dynamo knows no {self.dynamo_name!r}{hint} (known: {', '.join(sorted(known))}; "
-                "--backend-import MODULE imports what registers it)"
+                f"backend {self.name!r}: Dynamo knows no {self.dynamo_name!r}{hint} "
+                f"(known: {', '.join(sorted(known))}; --backend-import MODULE imports what registers it)"
             )
 
     def compile(self, fn: Callable[..., Any], *, dynamic: bool | None, fullgraph: bool = False) -> Callable[..., Any]:

@@ -56,7 +56,8 @@ class DeviceBackend(CompiledBackend):
             registered = out_of_tree_device()
             if registered is None:
                 raise BackendError(
-                    f"backend {self.name!r}: importing {', '.join(self.modules)} registers no device; name it by --device"
+                    f"backend {self.name!r}: importing {', '.join(self.modules)} registers no device; "
+                    "say which by --device"
                 )
             self.device = registered
         try:
