@@ -1,0 +1,642 @@
+"""Run cases in a supervised child, so that whatever a sample does to its process costs that sample alone.
+
+    worker (no torch)  --control socket-->  zygote (torch, backend, suite)
+          \\------------ socket -----------  runner (forked; runs samples) --'
+
+The supervisor lives in the pytest worker, in its only thread. It asks the zygote for a runner, gives the runner a case,
+and follows it: each sample is written to the run's log before it starts (the runner waits for that), its record after
+it. When the runner dies, hangs or grows too large, the sample in flight gets a record that says so and the next runner
+goes on at the sample after it. No exception, signal or output of a sample reaches the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from conformance import deaths, wire
+from conformance.cases import Case, Options
+from conformance.child import STAGE_BYTES, STAGES, Plan, environment, interpreter_arguments
+from conformance.deaths import Death, Killed
+from conformance.outcomes import Outcome, Stage
+from conformance.records import Record
+
+START_LIMIT = 900.0  # seconds for a zygote to import everything; a backend's first use may compile C++
+WARM_UP_LIMIT = 180.0
+STACK_LIMIT = 2.0  # seconds that a hung runner gets to write its stacks
+POLL = 0.2  # seconds between looks at the clock and at the memory of a runner that says nothing
+OUTPUT_LIMIT = 1 << 20  # bytes of a sample's output that go to the log file
+DEFAULT_TIME_LIMIT = 120.0
+DEFAULT_MEMORY_LIMIT = 2 << 30
+RECYCLE_CASES = 400  # a runner is replaced after so many cases ...
+RECYCLE_RSS = 1 << 30  # ... or when it has grown by so many bytes
+
+
+class CannotStart(Exception):
+    """The zygote does not start, so nothing can run; the message is for the user, `detail` is a traceback."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a sample may take. 0: no limit on memory."""
+
+    seconds: float = DEFAULT_TIME_LIMIT
+    memory: int = DEFAULT_MEMORY_LIMIT  # bytes above the zygote's own
+
+
+class Writer(Protocol):
+    """Where starts and records go; `store.RunWriter` is one."""
+
+    def start(self, sample: str) -> None: ...
+
+    def record(self, record: Record) -> None: ...
+
+    def case_done(self, case: str, samples: int = 0, reason: str = "") -> None: ...
+
+
+class _Runner:
+    def __init__(self, pid: int, channel: wire.Channel, base_rss: int) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.base_rss = base_rss
+        self.pidfd = os.pidfd_open(pid)
+        self.cases = 0
+
+    def rss(self) -> int:
+        try:
+            with open(f"/proc/{self.pid}/statm") as statm:
+                return int(statm.read().split()[1]) * mmap.PAGESIZE
+        except (OSError, IndexError):  # it has just gone
+            return 0
+
+    def has_ended(self) -> bool:
+        return self.channel.closed or bool(_readable(self.pidfd))
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.pidfd)
+
+
+class _ZygoteDied(Exception):
+    pass
+
+
+class Supervisor:
+    """Owns a zygote and at most one runner. Not thread-safe.
+
+    `log` is the file to which everything goes that the children print. `worker` is written into the records.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: Options,
+        *,
+        log: Path,
+        limits: Limits | None = None,
+        worker: str = "",
+        warm_up: bool = True,
+    ) -> None:
+        self.plan = plan
+        self.options = options
+        self.limits = limits or Limits()
+        self.worker = worker
+        self.hello: wire.Hello | None = None
+        self.restarts = 0  # of the zygote
+        self.forks = 0
+        self._warm_up = warm_up
+        self._warming = False
+        self._suites: dict[str, wire.CaseList] = {}
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._control: wire.Channel | None = None
+        self._runner: _Runner | None = None
+        self._selector = selectors.DefaultSelector()
+        self._output = _Output(log)
+        self._stage_fd = os.memfd_create("conformance-stage")
+        os.ftruncate(self._stage_fd, STAGE_BYTES)
+        self._stage = mmap.mmap(self._stage_fd, STAGE_BYTES)
+
+    # ------------------------------------------------------------------------------------------------- the zygote
+
+    def start(self) -> wire.Hello:
+        """Start the zygote if it does not run. Raises `CannotStart`."""
+        if self._zygote is not None and self.hello is not None:
+            return self.hello  # the last one is kept when its zygote has died: the backend is the same
+        hello = self._spawn(self.plan)
+        if hello.threads > 1 and self.plan.fork_safe is None:
+            # A fork copies one thread; locks that the others hold stay locked for ever. Set up after the fork instead.
+            self._output.note(f"the backend's setup started {hello.threads - 1} threads: it will run in each runner")
+            self._stop_zygote()
+            self.plan = msgspec.structs.replace(self.plan, fork_safe=False)
+            hello = self._spawn(self.plan)
+        self.hello = hello
+        return hello
+
+    def cases(self, suite: str) -> wire.CaseList:
+        """The cases that the options select. Raises `CannotStart` when backend or suite cannot be used."""
+        self.start()
+        if suite not in self._suites:
+            self._suites[suite] = self._list(suite)
+            self._begin_warm_up()
+        return self._suites[suite]
+
+    def close(self) -> None:
+        """Kill everything. Idempotent."""
+        self._drop_runner()
+        self._stop_zygote()
+        self._output.close()
+        self._selector.close()
+        if self._stage_fd >= 0:
+            self._stage.close()
+            os.close(self._stage_fd)
+            self._stage_fd = -1
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spawn(self, plan: Plan) -> wire.Hello:
+        ours, theirs = socket.socketpair()
+        read_end, write_end = os.pipe()
+        with theirs:
+            plan = msgspec.structs.replace(plan, control_fd=theirs.fileno(), stage_fd=self._stage_fd)
+            try:
+                self._zygote = subprocess.Popen(
+                    interpreter_arguments(plan),
+                    stdin=subprocess.DEVNULL,
+                    stdout=write_end,
+                    stderr=write_end,
+                    env=environment(os.environ),
+                    pass_fds=(theirs.fileno(), self._stage_fd),
+                    start_new_session=True,  # a Ctrl-C is for the supervisor, which then stops its children
+                )
+            finally:
+                os.close(write_end)
+        self._control = wire.Channel(ours, sender="child")
+        self._output.attach(read_end)
+        self._selector.register(read_end, selectors.EVENT_READ, self._output)
+        self._selector.register(ours, selectors.EVENT_READ, self._control)
+        try:
+            return self._answer(wire.Hello, START_LIMIT)
+        except _ZygoteDied as death:
+            raise CannotStart(
+                f"backend {plan.backend!r} cannot start: its process {death} while it was set up", self._output.tail()
+            ) from None
+
+    def _list(self, suite: str) -> wire.CaseList:
+        self._request(wire.ListCases(suite, self.options))
+        try:
+            return self._answer(wire.CaseList, START_LIMIT)
+        except _ZygoteDied as death:
+            raise CannotStart(
+                f"suite {suite!r} cannot be used: the process {death} while it was imported", self._output.tail()
+            ) from None
+
+    def _begin_warm_up(self) -> None:
+        """Have the zygote compile something while we go on collecting."""
+        if self._warm_up and not self._warming:
+            self._request(wire.WarmUp())
+            self._warming = True
+
+    def _end_warm_up(self) -> None:
+        if not self._warming:
+            return
+        self._warming = False
+        try:
+            warm = self._answer(wire.WarmedUp, WARM_UP_LIMIT)
+            problem = warm.error
+            if warm.threads <= max(1, self.hello.threads if self.hello else 1):
+                self._output.note(f"warm-up took {warm.seconds:.2f} s {problem}".rstrip())
+                return
+            problem = f"it started {warm.threads - 1} threads"
+        except _ZygoteDied as death:
+            problem = f"the process {death}"
+        self._output.note(f"no warm-up: {problem}")
+        self._warm_up = False
+        self._restart()
+
+    def _restart(self) -> None:
+        self._stop_zygote()
+        self.restarts += 1
+        self._warming = False
+        self.start()
+        for suite in self._suites:
+            self._list(suite)
+        if self._suites:
+            self._begin_warm_up()
+
+    def _request(self, message: wire.Message) -> None:
+        assert self._control is not None
+        with contextlib.suppress(OSError):  # a dead zygote is found out by the missing answer
+            self._control.send(message)
+
+    def _answer(self, kind: type, limit: float) -> Any:
+        """The zygote's next message. Raises `_ZygoteDied` or, when it refuses, `CannotStart`."""
+        control = self._control
+        assert control is not None
+        end = time.monotonic() + limit
+        while True:
+            for message in control.poll():
+                if isinstance(message, wire.Failed):
+                    self._drop_runner()
+                    self._stop_zygote()
+                    raise CannotStart(message.reason, message.detail)
+                if isinstance(message, kind):
+                    return message
+            if control.closed:
+                raise _ZygoteDied(self._stop_zygote())
+            if time.monotonic() > end:
+                self._stop_zygote()
+                raise _ZygoteDied(f"did not answer within {limit:g} s")
+            self._pump(POLL)
+
+    def _stop_zygote(self) -> str:
+        """Stop the zygote, which kills what it forked; returns how it ended."""
+        zygote, control = self._zygote, self._control
+        self._zygote = self._control = None
+        if zygote is None or control is None:
+            return "ended"
+        self._selector.unregister(control.sock)
+        control.close()
+        try:
+            zygote.wait(5)
+        except subprocess.TimeoutExpired:
+            zygote.kill()
+            zygote.wait()
+        self._output.drain()
+        self._selector.unregister(self._output.fd)
+        self._output.detach()
+        code = zygote.returncode
+        return f"died of {_signal_name(-code)}" if code < 0 else f"exited with status {code}"
+
+    # ------------------------------------------------------------------------------------------------- the runners
+
+    def run_case(self, suite: str, case: Case, writer: Writer, *, first: int = 0) -> list[Record]:
+        """Run the samples of a case from index `first` on; returns their records, which `writer` has by then.
+
+        Raises `CannotStart` when the zygote died and cannot be started again.
+        """
+        records: list[Record] = []
+        progress = _Progress(suite, case, first)
+        while not progress.done:
+            try:
+                runner = self._ready_runner()
+            except _ZygoteDied as death:
+                self._output.note(f"the zygote {death}; a new one is started")
+                self._restart()
+                continue
+            progress.begin_attempt()
+            request = wire.RunCase(suite, case, progress.index, self.options, self.limits.seconds)
+            with contextlib.suppress(OSError):
+                runner.channel.send(request)
+            killed, detail = self._follow(runner, progress, writer, records)
+            if progress.done:
+                runner.cases += 1
+                break
+            self._bury(runner, progress, killed, detail, writer, records)
+        writer.case_done(str(case), progress.samples)
+        return records
+
+    def _ready_runner(self) -> _Runner:
+        self._end_warm_up()
+        runner = self._runner
+        if runner is not None:
+            grown = runner.rss() - runner.base_rss
+            if runner.cases < RECYCLE_CASES and grown < RECYCLE_RSS and not runner.has_ended():
+                return runner
+            self._drop_runner()
+        if self._zygote is None:
+            self._restart()
+            self._end_warm_up()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            control = self._control
+            assert control is not None
+            try:
+                control.send(wire.Fork(self.limits.memory))
+                socket.send_fds(control.sock, [b"f"], [theirs.fileno()])
+            except OSError:
+                pass
+            forked = self._answer(wire.Forked, START_LIMIT)
+        self.forks += 1
+        self._runner = _Runner(forked.pid, wire.Channel(ours, sender="child"), forked.rss)
+        self._selector.register(ours, selectors.EVENT_READ, self._runner.channel)
+        self._selector.register(self._runner.pidfd, selectors.EVENT_READ, None)
+        self._await_ready(self._runner)
+        return self._runner
+
+    def _await_ready(self, runner: _Runner) -> None:
+        end = time.monotonic() + START_LIMIT
+        while True:
+            ended = runner.has_ended() or time.monotonic() > end
+            for message in runner.channel.poll():
+                if isinstance(message, wire.Ready):
+                    return
+                self._drop_runner()
+                raise CannotStart(message.reason, message.detail)
+            if ended:
+                self._output.drain()
+                self._drop_runner()
+                if self._control is None or self._control.closed:
+                    raise _ZygoteDied("died")
+                raise CannotStart(
+                    f"backend {self.plan.backend!r} cannot start: the process ended or hung while it was set up",
+                    self._output.tail(),
+                )
+            self._pump(POLL)
+
+    def _follow(
+        self, runner: _Runner, progress: _Progress, writer: Writer, records: list[Record]
+    ) -> tuple[Killed | None, str]:
+        """Follow a runner to the end of the case or its own; returns whether and why we killed it."""
+        deadline = time.monotonic() + self.limits.seconds
+        look = time.monotonic() + POLL
+        while True:
+            ended = runner.has_ended()  # asked before reading, so that all it wrote is read
+            try:
+                messages = runner.channel.poll()
+            except wire.BrokenStream as error:
+                self._output.drain()
+                _kill_group(runner.pid)
+                return Killed.STREAM, str(error)
+            self._output.drain()
+            for message in messages:
+                match message:
+                    case wire.Starting():
+                        progress.starting(message)
+                        self._output.next_sample()
+                        writer.start(progress.sample)
+                        with contextlib.suppress(OSError):
+                            runner.channel.send(wire.Go())
+                    case wire.Recorded():
+                        record = msgspec.msgpack.decode(message.record, type=Record)
+                        self._finish(record, progress, writer, records)
+                        self._output.next_sample()
+                        deadline = time.monotonic() + self.limits.seconds
+                    case wire.CaseDone():
+                        progress.finish(message.samples)
+                        return None, ""
+                    case wire.Failed():
+                        return Killed.ENGINE, message.reason
+            if ended:
+                return None, ""
+            if messages:
+                continue
+            now = time.monotonic()
+            if now > deadline:
+                self._await_stacks(runner)
+                _kill_group(runner.pid)
+                return Killed.TIMEOUT, ""
+            if now > look:
+                look = now + POLL
+                # The kernel's limit counts private memory; this one what is really there, shared memory too.
+                if self.limits.memory and runner.rss() - runner.base_rss > self.limits.memory:
+                    _kill_group(runner.pid)
+                    return Killed.MEMORY, ""
+            self._pump(min(POLL, deadline - now))
+
+    def _finish(self, record: Record, progress: _Progress, writer: Writer, records: list[Record]) -> None:
+        if not progress.started:
+            writer.start(record.sample)  # it failed while it was built
+        record.worker = self.worker
+        record.started = progress.started_at
+        if progress.note:
+            record.reason = f"{record.reason}; {progress.note}" if record.reason else progress.note
+        writer.record(record)
+        records.append(record)
+        progress.next()
+
+    def _bury(
+        self,
+        runner: _Runner,
+        progress: _Progress,
+        killed: Killed | None,
+        detail: str,
+        writer: Writer,
+        records: list[Record],
+    ) -> None:
+        """Reap a dead runner and write the record of the sample that it died of."""
+        stage = self._stage_in_flight()
+        self._forget(runner)
+        _kill_group(runner.pid)  # what it started; the group exists until the runner is reaped
+        try:
+            self._request(wire.Reap(runner.pid))
+            reaped = self._answer(wire.Reaped, START_LIMIT)
+            status, max_rss = reaped.status, reaped.max_rss
+            if reaped.strays:
+                self._output.note(f"{progress.sample} left {reaped.strays} processes behind; they were killed")
+        except _ZygoteDied as ended:
+            status, max_rss = None, 0
+            detail = detail or f"the zygote {ended}"
+        building = not progress.started
+        death = Death(
+            stage=Stage.BUILD if building else stage,
+            building=building,
+            status=status,
+            killed=killed,
+            output=self._output.tail(),
+            time_limit=self.limits.seconds,
+            memory_limit=self.limits.memory,
+            base_rss=runner.base_rss,
+            max_rss=max_rss,
+            detail=detail,
+        )
+        fields = deaths.fields(death)
+        if building and killed is None and progress.attempts == 1 and fields["outcome"] is Outcome.CRASH:
+            # The heap may have been damaged by the sample before: only a second death in a fresh process is this one's.
+            progress.note = f"second try: {fields['message']} while this sample was built after others"
+            self._output.next_sample()
+            return
+        if building:
+            fields["reason"] = "; ".join(filter(None, [detail, "the sample could not be built, and so none after it"]))
+        hello = self.hello
+        record = Record.of(
+            progress.case,
+            progress.index,
+            suite=self._suites[progress.suite].name,
+            backend=hello.backend if hello else self.plan.backend,
+            seed=self.options.seed,
+            digest=progress.digest,
+            numerics=progress.numerics,
+            **fields,
+        )
+        record.fingerprint = _fingerprint(record)
+        self._finish(record, progress, writer, records)
+        self._output.next_sample()
+        if building and fields["outcome"] is not Outcome.INFRA:
+            progress.finish(progress.index)
+
+    def _stage_in_flight(self) -> Stage:
+        number = self._stage[0]
+        return STAGES[number] if number < len(STAGES) else Stage.RUN  # a sample wrote over it: so it was running
+
+    def _await_stacks(self, runner: _Runner) -> None:
+        end = time.monotonic() + STACK_LIMIT
+        while time.monotonic() < end and not runner.has_ended():
+            self._output.drain()
+            if "Timeout (" in self._output.tail():
+                time.sleep(0.05)  # the rest of it
+                self._output.drain()
+                return
+            self._pump(0.05)
+
+    def _forget(self, runner: _Runner) -> None:
+        self._selector.unregister(runner.channel.sock)
+        self._selector.unregister(runner.pidfd)
+        runner.close()
+        self._runner = None
+
+    def _drop_runner(self) -> None:
+        """Kill the runner, in which nothing is in flight."""
+        runner = self._runner
+        if runner is None:
+            return
+        _kill_group(runner.pid)
+        self._forget(runner)
+        if self._control is not None:
+            self._request(wire.Reap(runner.pid))
+            with contextlib.suppress(_ZygoteDied):
+                self._answer(wire.Reaped, START_LIMIT)
+
+    def _pump(self, timeout: float) -> bool:
+        """Wait for anything to happen, at most `timeout` seconds; keeps the pipe of the children's output empty."""
+        events = self._selector.select(timeout)
+        if any(key.data is self._output for key, _ in events):
+            self._output.drain()
+        return bool(events)
+
+
+class _Progress:
+    """Where in a case we are."""
+
+    def __init__(self, suite: str, case: Case, first: int) -> None:
+        self.suite = suite
+        self.case = case
+        self.index = first
+        self.done = False
+        self.samples = first
+        self.note = ""
+        self.attempts = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.started = False
+        self.started_at = time.time()
+        self.digest = self.numerics = ""
+
+    @property
+    def sample(self) -> str:
+        return self.case.sample_id(self.index)
+
+    def begin_attempt(self) -> None:
+        self.attempts += 1
+        self._clear()
+
+    def starting(self, message: wire.Starting) -> None:
+        self.index = message.index
+        self.started = True
+        self.digest, self.numerics = message.digest, message.numerics
+
+    def next(self) -> None:
+        self.index += 1
+        self.attempts = 0
+        self.note = ""
+        self._clear()
+
+    def finish(self, samples: int) -> None:
+        self.done = True
+        self.samples = max(samples, self.index)
+
+
+class _Output:
+    """What the children print: to the log file, up to a limit a sample, and its end kept for the records."""
+
+    def __init__(self, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log.open("ab", buffering=0)
+        self.fd = -1
+        self._tail = bytearray()
+        self._written = 0
+
+    def attach(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self._tail.clear()
+
+    def detach(self) -> None:
+        os.close(self.fd)
+        self.fd = -1
+
+    def drain(self) -> None:
+        """Read what is there, at most a pipe's worth: a child that never stops writing must not hold us."""
+        if self.fd < 0:
+            return
+        for _ in range(16):
+            try:
+                chunk = os.read(self.fd, 1 << 16)
+            except BlockingIOError:
+                return
+            if not chunk:
+                return
+            room = OUTPUT_LIMIT - self._written
+            if room > 0:
+                self._log.write(chunk[:room])
+                if len(chunk) >= room:
+                    self._log.write(b"\n[more output of this sample is left out]\n")
+            self._written += len(chunk)
+            self._tail += chunk
+            if len(self._tail) > 2 * deaths.TAIL:
+                del self._tail[: -deaths.TAIL]
+
+    def next_sample(self) -> None:
+        self._tail.clear()
+        self._written = 0
+
+    def tail(self) -> str:
+        return self._tail[-deaths.TAIL :].decode(errors="replace")
+
+    def note(self, text: str) -> None:
+        self._log.write(f"[conformance] {text}\n".encode())
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def _fingerprint(record: Record) -> str:
+    kind = record.signal or (f"exit {record.exit_code}" if record.exit_code is not None else "")
+    return ":".join(str(part) for part in (record.outcome, kind, record.subject, record.stage) if part)
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a runner's process group, and the runner itself should it not have made its group yet."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def _readable(fd: int) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
