@@ -12,7 +12,6 @@ import os
 import re
 import resource
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,6 @@ import msgspec
 import torch
 
 # Private: the counters below are where Dynamo itself keeps what `TORCH_LOGS` and its compile reports print.
-import torch._dynamo.exc as dynamo_exc
 import torch._dynamo.utils as dynamo_utils
 
 # Private: Inductor's counter of generated kernels, its settings, and its documented base classes for custom passes.
@@ -36,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.backends.protocol import Backend, BackendError, Observation
 from conformance.outcomes import Stage
 from conformance.records import GraphBreak, Recompile
+from conformance.stages import is_refusal, stage_of
 from conformance.support import support_of
 
 __all__ = [
@@ -361,121 +360,6 @@ class InductorProbe:
                 seen["lowered"] = dict(self.lowered)
             if not cached and "_post_fusion_custom_pass" in self.options:
                 seen["custom_kernels"] = dict(self.external)
-
-
-# --- where an exception came from -------------------------------------------------------------------------------------
-
-COMPILE_FRAMES: tuple[tuple[str, str, Stage], ...] = (
-    # file (prefix, from the torch package on), function (regular expression, "" for any), stage
-    ("_inductor/codegen/", "", Stage.CODEGEN),
-    ("_inductor/codecache.py", "", Stage.CODEGEN),
-    ("_inductor/cpp_builder.py", "", Stage.CODEGEN),
-    ("_inductor/async_compile.py", "", Stage.CODEGEN),
-    ("_inductor/runtime/", "", Stage.CODEGEN),
-    ("_inductor/scheduler.py", "_?codegen.*", Stage.CODEGEN),
-    ("_inductor/graph.py", "codegen.*|compile_to_.*|_compile_to_.*", Stage.CODEGEN),
-    ("_inductor/decomposition.py", "", Stage.DECOMPOSE),
-    (
-        "_inductor/compile_fx.py",
-        "compile_fx_inner|_compile_fx_inner|fx_codegen_and_compile|codegen_and_compile",
-        Stage.LOWER,
-    ),
-    ("_inductor/compile_fx.py", "", Stage.AUTOGRAD),
-    ("_inductor/", "", Stage.LOWER),
-    ("_decomp/", "", Stage.DECOMPOSE),
-    ("_refs/", "", Stage.DECOMPOSE),
-    ("_prims/", "", Stage.DECOMPOSE),
-    ("_prims_common/", "", Stage.DECOMPOSE),
-    ("_functorch/", "", Stage.AUTOGRAD),
-    ("_dynamo/backends/", "", Stage.LOWER),
-    ("_dynamo/output_graph.py", "call_user_compiler|_call_user_compiler", Stage.LOWER),
-    ("_dynamo/", "", Stage.CAPTURE),
-)
-"""Innermost frame first, the first row that matches names the stage."""
-
-COMPILING = re.compile(
-    r"_inductor/(compile_fx|graph|scheduler)\.py:|_dynamo/(output_graph|convert_frame|symbolic_convert)\.py:"
-    r"|_dynamo/backends/common\.py:.*bw_compiler|_functorch/aot_autograd\.py:(create_aot|_create_aot|aot_module)"
-    r"|_functorch/_aot_autograd/(graph_compile|graph_capture|jit_compile_runtime_wrappers)\.py:"
-)
-"""A traceback that passes through one of these was compiling; any other was running."""
-
-
-def stage_of(error: BaseException) -> Stage:
-    """Where an exception that came out of a compiled callable arose, from its type and its traceback."""
-    compiled = _first(error, dynamo_exc.BackendCompilerFailed)
-    if compiled is not None:
-        return _innermost(_frames(compiled)) or Stage.LOWER
-    if _first(error, dynamo_exc.TorchDynamoException) or _first(error, dynamo_exc.FailOnRecompileLimitHit):
-        return Stage.CAPTURE
-    frames = _frames(error)
-    if any(COMPILING.match(f"{file}:{function}") for file, function in frames):
-        return _innermost(frames) or Stage.LOWER
-    return Stage.RUN
-
-
-def _first(error: BaseException, kind: type[BaseException]) -> BaseException | None:
-    return next((item for item in chain(error) if isinstance(item, kind)), None)
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, what it wraps and what it was raised from, each once, outermost first.
-
-    Not what was being handled when it arose: a refusal that somebody handled is not the reason of a later bug.
-    """
-    queue: list[BaseException | None] = [error]
-    done: set[int] = set()
-    while queue:
-        item = queue.pop(0)
-        if item is None or id(item) in done:
-            continue
-        done.add(id(item))
-        yield item
-        queue += [getattr(item, "inner_exception", None), item.__cause__]
-
-
-def _frames(error: BaseException) -> list[tuple[str, str]]:
-    """`(file from the torch package on, function)` of every frame within torch, innermost first."""
-    found: list[tuple[str, str]] = []
-    for item in [error, getattr(error, "inner_exception", None)]:
-        if item is not None:
-            walked = [
-                (frame.f_code.co_filename, frame.f_code.co_name) for frame, _ in traceback.walk_tb(item.__traceback__)
-            ]
-            inside = [(file.removeprefix(TORCH), name) for file, name in reversed(walked) if file.startswith(TORCH)]
-            found = inside if len(inside) > len(found) else found
-    return found
-
-
-def _innermost(frames: list[tuple[str, str]]) -> Stage | None:
-    for file, function in frames:
-        for prefix, pattern, stage in COMPILE_FRAMES:
-            if file.startswith(prefix) and (not pattern or re.fullmatch(pattern, function)):
-                return stage
-    return None
-
-
-REFUSALS = re.compile(
-    r"not implemented for|not (yet |currently )?(implemented|supported)|unsupported|does(n't| not) support"
-    r"|Could not run '[^']+' with arguments from the|missing lowering|failed to legalize operation|no (kernel|lowering|"
-    r"conversion rule)\b",
-    re.IGNORECASE,
-)
-"""Messages by which upstream and third-party compilers say that they lack something, rather than break."""
-
-REFUSAL_TYPES: tuple[type[BaseException], ...] = (
-    NotImplementedError,
-    dynamo_exc.Unsupported,
-    dynamo_exc.UncapturedHigherOrderOpError,
-)
-
-
-def is_refusal(error: BaseException, backend: Backend | None = None) -> bool:
-    """Whether an exception is a clear refusal (`unsupported`): the backend says so, or its type or message does."""
-    judge: Callable[[BaseException], bool] | None = getattr(backend, "unsupported", None)
-    if judge is not None and judge(error):
-        return True
-    return any(isinstance(item, REFUSAL_TYPES) or REFUSALS.search(str(item)) for item in chain(error))
 
 
 # --- what eager does --------------------------------------------------------------------------------------------------

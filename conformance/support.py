@@ -22,78 +22,15 @@ from collections.abc import Collection, Mapping
 from conformance.outcomes import Support
 
 VIEWS = frozenset(
-    [
-        "alias",
-        "as_strided",
-        "detach",
-        "diagonal",
-        "expand",
-        "expand_as",
-        "lift_fresh",
-        "movedim",
-        "narrow",
-        "permute",
-        "real",
-        "imag",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "t",
-        "transpose",
-        "unbind",
-        "unfold",
-        "unsqueeze",
-        "values",
-        "indices",
-        "crow_indices",
-        "col_indices",
-        "ccol_indices",
-        "row_indices",
-        "chunk",
-        "view",
-        "view_as",
-        "view_as_real",
-        "view_as_complex",
-        "_reshape_alias",
-        "_unsafe_view",
-        "_conj",
-        "_neg_view",
-        "_test_autograd_multiple_dispatch_view",
-        "swapaxes",
-        "swapdims",
-        "moveaxis",
-        "numpy_T",
-        "mT",
-        "mH",
-        "H",
-        "adjoint",
-        "unflatten",
-        "flatten",
-        "tensor_split",
-        "hsplit",
-        "vsplit",
-        "dsplit",
-        "positive",
-        "resolve_conj",
-        "resolve_neg",
-        "is_same_size",
-        "size",
-        "stride",
-        "dim",
-        "numel",
-        "sym_size",
-        "sym_stride",
-        "sym_numel",
-        "sym_storage_offset",
-        "sym_is_contiguous",
-        "_nested_view_from_buffer",
-        "_nested_view_from_jagged",
-        "_nested_get_values",
-        "_indices",
-        "_values",
-    ]
+    """
+    alias as_strided detach diagonal expand expand_as lift_fresh movedim narrow permute real imag select slice
+    split split_with_sizes squeeze t transpose unbind unfold unsqueeze values indices crow_indices col_indices
+    ccol_indices row_indices chunk view view_as view_as_real view_as_complex _reshape_alias _unsafe_view _conj
+    _neg_view _test_autograd_multiple_dispatch_view swapaxes swapdims moveaxis numpy_T mT mH H adjoint unflatten
+    flatten tensor_split hsplit vsplit dsplit positive resolve_conj resolve_neg is_same_size size stride dim
+    numel sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous _nested_view_from_buffer
+    _nested_view_from_jagged _nested_get_values _indices _values
+    """.split()  # noqa: SIM905
 )
 """Operators that return an alias of their input or look at metadata alone. A test holds it against torch's schemas."""
 

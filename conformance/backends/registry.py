@@ -209,7 +209,7 @@ def _instantiate(made: Any, where: str, *, options: Mapping[str, Any] | None, de
     if not callable(made):
         raise BackendError(f"backend {where!r}: {'; '.join(missing(made))}")
     try:
-        accepted = inspect.signature(made).parameters
+        accepted = dict(inspect.signature(made).parameters)
     except (TypeError, ValueError):
         accepted = {}
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
