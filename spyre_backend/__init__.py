@@ -1,0 +1,25 @@
+"""A simulated IBM Spyre behind PyTorch: `import spyre_backend` makes `spyre` a device of the process.
+
+The device holds its tensors in host memory. Operators that it has no kernel for run on the host, are counted by name and
+warned about once. `torch.compile` goes through upstream Inductor into tile programs that a simulator runs. Nothing here
+imports Dynamo or Inductor before something is compiled.
+
+Raises `DeviceConflictError` if the process has another PrivateUse1 device, and `DeviceBuildError` if the C++ part cannot be
+built; both before torch has been changed.
+"""
+
+from __future__ import annotations
+
+from spyre_backend import device
+from spyre_backend.device.counters import count_fallbacks, fallback_counts, reset_fallback_counts
+from spyre_backend.device.errors import DeviceBuildError, DeviceConflictError, HostFallbackWarning
+
+__all__ = [
+    "DeviceBuildError",
+    "DeviceConflictError",
+    "HostFallbackWarning",
+    "count_fallbacks",
+    "device",
+    "fallback_counts",
+    "reset_fallback_counts",
+]
