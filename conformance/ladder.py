@@ -85,15 +85,13 @@ def climb(
     failed rung and nothing more. The compiled state of this process is reset where the rungs run in it.
     """
     rungs = _rungs(case, sample, reference, backend, judge, again=failed is None)
-    if isolate and (steps := _forked(rung_names(backend), rungs, seconds)) is not None:
-        taken = steps
-    else:
-        taken = list(rungs)
+    steps = _forked(rung_names(backend), rungs, seconds) if isolate else None
+    if steps is None:
+        steps = list(rungs)
     if failed is not None:
-        taken.append(msgspec.structs.replace(failed, rung=BACKEND))
-    return conclude(
-        taken, dubious=bool(getattr(reference, "nondeterministic", False)), on_inductor=on_inductor(backend)
-    )
+        steps.append(msgspec.structs.replace(failed, rung=BACKEND))
+    dubious = bool(getattr(reference, "nondeterministic", False))
+    return conclude(steps, dubious=dubious, on_inductor=on_inductor(backend))
 
 
 def rung_names(backend: Backend) -> list[str]:
