@@ -5,10 +5,12 @@ Code elsewhere in the package takes them from here. Branch on features, never on
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -58,3 +60,122 @@ def constant_in_dynamo(function: _F) -> _F:
 
 
 # ---- end: device ------------------------------------------------------------------------------------------------------
+
+# ---- begin: inductor --------------------------------------------------------------------------------------------------
+
+# Imported on first use, so that the device and the simulator work in a process that never imports torch._inductor.
+# Name here -> module, attribute. Each line says why the backend needs it.
+
+_LAZY: dict[str, tuple[str, str]] = {
+    # base classes of the extension: scheduling, kernel, wrapper, op handler proxy
+    "SIMDScheduling": ("torch._inductor.codegen.simd", "SIMDScheduling"),
+    "SIMDKernel": ("torch._inductor.codegen.simd", "SIMDKernel"),
+    "PythonWrapperCodegen": ("torch._inductor.codegen.wrapper", "PythonWrapperCodegen"),
+    "SubgraphPythonWrapperCodegen": ("torch._inductor.codegen.wrapper", "SubgraphPythonWrapperCodegen"),
+    "CSEProxy": ("torch._inductor.codegen.common", "CSEProxy"),
+    "DeviceOpOverrides": ("torch._inductor.codegen.common", "DeviceOpOverrides"),
+    "CustomGraphModulePass": ("torch._inductor.custom_graph_pass", "CustomGraphModulePass"),
+    # values of a kernel and their bookkeeping
+    "CSE": ("torch._inductor.codegen.common", "CSE"),
+    "CSEVariable": ("torch._inductor.codegen.common", "CSEVariable"),
+    "is_buffer_removed": ("torch._inductor.codegen.common", "is_buffer_removed"),
+    "reduction_num_outputs": ("torch._inductor.utils", "reduction_num_outputs"),
+    "index_symbol": ("torch._inductor.utils", "sympy_index_symbol"),
+    "FloorDiv": ("torch.utils._sympy.functions", "FloorDiv"),
+    "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),
+    "OpsWrapper": ("torch._inductor.virtualized", "OpsWrapper"),
+    "OrderedSet": ("torch.utils._ordered_set", "OrderedSet"),
+    # the state of the compilation in progress
+    "V": ("torch._inductor.virtualized", "V"),
+    "ops": ("torch._inductor.virtualized", "ops"),
+    # registration of a device
+    "BackendFeature": ("torch._inductor.codegen.common", "BackendFeature"),
+    "register_backend_for_device": ("torch._inductor.codegen.common", "register_backend_for_device"),
+    "register_device_op_overrides": ("torch._inductor.codegen.common", "register_device_op_overrides"),
+    # decisions that are configured per process upstream, and per kernel here
+    "inductor_config": ("torch._inductor", "config"),
+    # lowerings: the table of upstream and the helpers that build its IR
+    "lowerings": ("torch._inductor.lowering", "lowerings"),
+    "lowering": ("torch._inductor", "lowering"),
+    "ir": ("torch._inductor", "ir"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    found = getattr(importlib.import_module(module), attribute)
+    globals()[name] = found
+    return found
+
+
+def _upstream(name: str) -> Any:
+    return globals().get(name) or __getattr__(name)
+
+
+def statically_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal for every value of the symbols in them, as far as Inductor knows."""
+    return a == b or _upstream("V").graph.sizevars.statically_known_equals(a, b)
+
+
+def statically_multiple(a: Any, b: Any) -> bool:
+    """Whether `a` is a multiple of `b`, as far as Inductor knows."""
+    return _upstream("V").graph.sizevars.statically_known_multiple_of(a, b)
+
+
+def exact_quotient(a: Any, b: Any) -> Any:
+    """`a / b` for a known multiple."""
+    return _upstream("V").graph.sizevars.simplify(_upstream("FloorDiv")(a, b))
+
+
+def size_hint(size: Any) -> int:
+    """A plausible value of a symbolic size, to order sizes by; any value keeps the result right."""
+    sizevars = _upstream("V").graph.sizevars
+    hint = getattr(sizevars, "optimization_hint", None) or sizevars.size_hint
+    return hint(size, fallback=8192)
+
+
+def is_value_symbol(symbol: Any) -> bool:
+    """Whether a sympy symbol stands for a value that the kernel computed (an indirect index)."""
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    return symbol_is_type(symbol, SymT.TMP)
+
+
+def unknown_bounds() -> Any:
+    """The value range that says nothing."""
+    return _upstream("ValueRanges").unknown()
+
+
+def unwrap_ops_value(value: Any) -> Any:
+    """The kernel's variable behind the wrapper that gives it operators."""
+    return _upstream("OpsWrapper")._unwrap(value)
+
+
+def set_ops_handler(handler: Any) -> contextlib.AbstractContextManager[Any]:
+    """Make `handler` the meaning of `ops.*`."""
+    return _upstream("V").set_ops_handler(handler)
+
+
+def graph_dtype(name: str) -> torch.dtype:
+    """The dtype in memory of a buffer of the graph that is being compiled."""
+    return _upstream("V").graph.get_dtype(name)
+
+
+def fused_kernel_name(node_schedule: Any) -> str:
+    """The descriptive part of a kernel's name: the operators that it came from."""
+    from torch._inductor.utils import get_fused_kernel_name
+
+    return get_fused_kernel_name(node_schedule, "original_aten")
+
+
+def without_coalescing_analysis() -> contextlib.AbstractContextManager[Any]:
+    """Skip the analysis of memory coalescing, which chooses tilings that are not used here."""
+    config = _upstream("inductor_config")
+    if hasattr(config.triton, "coalesce_tiling_analysis"):
+        return config.patch({"triton.coalesce_tiling_analysis": False})
+    return contextlib.nullcontext()
+
+# ---- end: inductor ----------------------------------------------------------------------------------------------------
