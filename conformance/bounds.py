@@ -1,0 +1,187 @@
+"""How far a result may be from the exact one, by the numerical class of the op; see DESIGN section 4.
+
+All tensors here are float64 and real (complex results come by component). Constants are factors on first-order
+rounding error bounds; the class decides which bound applies, never a table of relative tolerances.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from conformance.backends.protocol import Capabilities
+from conformance.cases import NumericalClass
+from conformance.numerics import (
+    ACCUMULATION_OF_DTYPE,
+    FORMAT_OF_DTYPE,
+    NumberFormat,
+    dtype_name,
+    format_named,
+    format_of,
+    ulp,
+)
+from conformance.reference import Reference, rms
+
+QUICK_ULPS = 2.0  # a result this near is right whatever its class: no further evidence is computed
+ELEMENTWISE_ULPS = 4.0  # PyTorch's own vectorised elementary functions (SLEEF) err by up to 1 ulp, GPU ones by up to 4
+ELEMENTWISE_LOSS, ELEMENTWISE_LOSS_CAP = 2.0, 16.0  # times what the CPU itself loses, up to so many ulps
+COMPOSITE_ULPS = 4.0
+SENSITIVITY = 8.0  # a composite result may move as if its inputs were off by so many units
+LOSS = 4.0  # and lose so many times what the CPU loses in the same dtype
+CONTRACTION_ROUNDINGS = 1.5  # half a unit for the output, one for an intermediate result in the same format
+UNEVIDENCED_ULPS = 16.0  # where neither an exact result nor a sensitivity can be computed
+TOO_LOOSE = 0.1  # of the result's size: what a bound may not exceed
+FEWEST_ULPS_LOOSE = 2.0  # except that no bound is asked to be finer than the format itself
+
+
+@dataclass(frozen=True)
+class DeviceFormats:
+    """How the backend under test holds one dtype."""
+
+    dtype: NumberFormat  # what PyTorch's dtype can hold
+    device: NumberFormat  # what the backend computes and stores it in
+    accumulation: NumberFormat
+    flushes: bool  # results and inputs below the smallest normal may be zero
+
+    @property
+    def coarser(self) -> bool:
+        """Whether the device cannot hold every value of the dtype."""
+        return (
+            self.device.precision < self.dtype.precision
+            or self.device.max < self.dtype.max
+            or self.device.tiny > self.dtype.tiny
+            or self.device.has_inf < self.dtype.has_inf
+        )
+
+    def unit(self, x: Tensor) -> Tensor:
+        """Spacing of results at |x|: the coarser of the two formats'."""
+        spacing = ulp(x, self.dtype)
+        return torch.maximum(spacing, ulp(x, self.device)) if self.device is not self.dtype else spacing
+
+    @property
+    def smallest_kept(self) -> float:
+        """Results smaller than this may become zero."""
+        if self.flushes or not self.device.has_subnormals:
+            return max(self.dtype.tiny, self.device.smallest_normal)
+        return 0.0
+
+
+def formats_for(dtype: torch.dtype, capabilities: Capabilities) -> DeviceFormats:
+    """Declared formats of `dtype`, the dtype's own where the backend declares none.
+
+    `ValueError` for a declared format that does not exist.
+    """
+    name = dtype_name(dtype)
+    own = format_of(dtype)
+    real = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}.get(name, name)
+    declared = capabilities.number_formats.get(name) or capabilities.number_formats.get(real)
+    device = format_named(declared) if declared else own
+    sums = capabilities.accumulation.get(name) or capabilities.accumulation.get(real)
+    default = ACCUMULATION_OF_DTYPE.get(name)
+    accumulation = format_named(sums) if sums else format_named(default) if default else device
+    return DeviceFormats(own, device, accumulation, bool(capabilities.flushes_subnormals))
+
+
+def contraction_factor(terms: int) -> float:
+    """n of the bound n * u * sum|a||b| for a sum of `terms` products.
+
+    The deterministic bound grows like n; rounding errors of random sign grow like sqrt(n), and min(n, 8 sqrt(n)) holds
+    with probability beyond 1 - 2e-13 (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4, lambda = 8),
+    while n alone would allow any answer for long sums. One more for the product.
+    """
+    return min(terms, 8.0 * math.sqrt(terms)) + 1.0
+
+
+@dataclass
+class Subject:
+    """One floating result to find the bound of."""
+
+    index: int | None  # among reference.tensors_of; None: not one of them (postprocessed), no evidence beyond `same`
+    numerics: NumericalClass
+    target: Tensor  # exact result, or the CPU's where there is none
+    same: Tensor  # the CPU's result in the case's dtype
+    formats: DeviceFormats  # of the result's dtype
+    input_formats: DeviceFormats  # of the case's dtype
+    has_exact: bool
+
+
+def quick(subject: Subject, unit: Tensor) -> Tensor:
+    """A bound that costs nothing and is never wider than the full one."""
+    del subject
+    return QUICK_ULPS * unit
+
+
+def full(subject: Subject, unit: Tensor, reference: Reference) -> Tensor:
+    """Allowed |error| by element."""
+    loss = (subject.same - subject.target).abs().nan_to_num(0.0, 0.0, 0.0)
+    if subject.numerics is NumericalClass.ELEMENTWISE:
+        allowed = ELEMENTWISE_ULPS * unit + torch.minimum(ELEMENTWISE_LOSS * loss, ELEMENTWISE_LOSS_CAP * unit)
+        return allowed + _representation(subject, reference)
+    if subject.numerics is NumericalClass.CONTRACTION:
+        allowed_sum = _contraction(subject, unit, reference)
+        if allowed_sum is not None:
+            return allowed_sum
+    return _composite(subject, unit, reference, loss)
+
+
+def _representation(subject: Subject, reference: Reference) -> Tensor:
+    """How far the exact result moves when the inputs are first rounded to what the device can hold."""
+    formats = subject.input_formats
+    if subject.index is not None and (formats.coarser or formats.flushes):
+        values = reference.on_inputs(formats.device, formats.flushes)
+        if values is not None:
+            value = values[subject.index]
+            if isinstance(value, Tensor):
+                value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+                return (value.double() - subject.target).abs().nan_to_num(0.0, 0.0, 0.0) * 1.5
+    return torch.zeros_like(subject.target)
+
+
+def _contraction(subject: Subject, unit: Tensor, reference: Reference) -> Tensor | None:
+    sizes = reference.magnitude()
+    size = sizes[subject.index] if sizes is not None and subject.index is not None else None
+    if size is None:
+        return None
+    formats = subject.input_formats
+    u = formats.accumulation.eps / 2
+    factor = contraction_factor(reference.terms()) * u
+    if formats.coarser:
+        factor += formats.device.eps  # both operands rounded by up to half a unit
+    return (factor * size.double()).nan_to_num(0.0, 0.0, 0.0) + CONTRACTION_ROUNDINGS * unit
+
+
+def _composite(subject: Subject, unit: Tensor, reference: Reference, loss: Tensor) -> Tensor:
+    moved = None
+    if subject.index is not None:
+        moved = reference.sensitivity(subject.input_formats.device)[subject.index]
+    pooled = rms(loss) or 0.0  # the CPU may be lucky at one element: what it loses on the whole is allowed everywhere
+    allowed = LOSS * torch.clamp(loss, min=pooled)
+    allowed = allowed + (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
+    return allowed if moved is None else allowed + SENSITIVITY * moved.double()
+
+
+def cap(unit: Tensor, target: Tensor, scale: float) -> Tensor:
+    """The widest bound that can still catch a wrong answer, for results of size `scale`."""
+    size = target.abs().nan_to_num(0.0, 0.0, 0.0).clamp(min=scale)
+    return torch.maximum(TOO_LOOSE * size, FEWEST_ULPS_LOOSE * unit)
+
+
+def scale_of(target: Tensor) -> float:
+    """RMS of the finite elements, 0 if there are none."""
+    return rms(target) or 0.0
+
+
+def typical_scale(subject: Subject, reference: Reference) -> float:
+    """Size that such a result has for general inputs; see `Reference.typical`."""
+    return (reference.typical()[subject.index] or 0.0) if subject.index is not None else 0.0
+
+
+def case_formats(reference: Reference, capabilities: Capabilities, result: DeviceFormats) -> DeviceFormats:
+    """Formats of the case's dtype where that is a floating one, else those of the result."""
+    name = reference.case.dtype
+    if name in FORMAT_OF_DTYPE and not format_of(name).integer:
+        return formats_for(reference.dtype, capabilities)
+    return result

@@ -1,0 +1,370 @@
+"""What a sample should give: the CPU's answer in the case's own dtype (`same`) and in float64 (`exact`).
+
+Both are eager. Everything beyond these two runs (sensitivity, the size of the terms of a sum, the scale of a typical
+answer) is computed when a judge asks for it, because most samples are judged without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.calls import SEED, CallResult, Leaf, invoke, prepare
+from conformance.cases import Case, NumericalClass, Sample
+from conformance.numerics import NumberFormat, round_to, ulp
+
+PERTURBATIONS = 4  # random directions; a fifth run scales all inputs up together
+
+
+class ReferenceUnavailable(Exception):
+    """The sample has no reference. `cause` is what the eager CPU run raised, or None where another reason is given."""
+
+    def __init__(self, reason: str, cause: BaseException | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.cause = cause
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Integers promote to, and factories make, the default dtype: in the float64 run it has to be float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+_COMPLEX_OF = {torch.float64: torch.complex128, torch.float32: torch.complex64}
+
+
+def widened(x: Any, wide: torch.dtype, narrow: torch.dtype) -> Any:
+    """An input for a run in `wide`: floating and complex tensors change, and dtypes at least as fine as `narrow`."""
+    if isinstance(x, Tensor):
+        if x.is_floating_point():
+            return x.to(wide)
+        return x.to(_COMPLEX_OF[wide]) if x.is_complex() else x
+    if isinstance(x, torch.dtype):
+        fine = not (narrow.is_floating_point or narrow.is_complex) or (
+            (x.is_floating_point or x.is_complex) and torch.finfo(x).eps <= torch.finfo(narrow).eps
+        )
+        if x.is_floating_point and fine:
+            return wide
+        return _COMPLEX_OF[wide] if x.is_complex and fine else x
+    return x
+
+
+def _by_component(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`fn` on the real and imaginary parts of a complex tensor, or on a real one."""
+    return torch.view_as_complex(fn(torch.view_as_real(x.resolve_conj()))) if x.is_complex() else fn(x)
+
+
+def _is_inexact(x: Any) -> bool:
+    return isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def tensors_of(result: CallResult) -> list[Leaf]:
+    """Outputs, inputs after the call and gradients: everything whose values are judged, in a fixed order."""
+    return [*result.outputs, *result.inputs, *result.gradients]
+
+
+def bits_equal(a: Any, b: Any) -> bool:
+    """Same values, with NaN equal to NaN and -0 different from +0; also for plain Python values."""
+    if isinstance(a, Tensor) != isinstance(b, Tensor):
+        return False
+    if not isinstance(a, Tensor):
+        return type(a) is type(b) and (a == b or (a != a and b != b))
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not _is_inexact(a):
+        return torch.equal(a, b)
+    if a.is_complex():
+        return bits_equal(torch.view_as_real(a), torch.view_as_real(b))
+    if a.element_size() == 1:  # 8-bit floats have no comparison kernels
+        a, b = a.float(), b.float()
+    if torch.equal(a, b):
+        return torch.equal(a.signbit(), b.signbit())
+    return bool((((a == b) & (a.signbit() == b.signbit())) | (a.isnan() & b.isnan())).all())
+
+
+def results_equal(a: CallResult, b: CallResult) -> bool:
+    """Whether two runs gave the same bits everywhere."""
+    left, right = tensors_of(a), tensors_of(b)
+    return len(left) == len(right) and all(bits_equal(x.value, y.value) for x, y in zip(left, right, strict=True))
+
+
+@dataclass
+class Reference:
+    """The reference of one sample (of its first call; `replays` has those of the others)."""
+
+    case: Case
+    sample: Sample
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    same: CallResult
+    nondeterministic: bool = False
+    other: CallResult | None = None  # the second, different run of a nondeterministic sample
+    notes: list[str] = field(default_factory=list)
+    replays: tuple[Reference, ...] = ()
+    wide: torch.dtype = torch.float64  # in which `exact` runs; float32 where the op refuses float64
+
+    @property
+    def cotangents(self) -> list[tuple[Tensor, ...]]:
+        """For `calls.run_sample`: those of the first call and of each replay."""
+        return [self.same.cotangents, *(r.same.cotangents for r in self.replays)]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return getattr(torch, self.case.dtype)
+
+    def _run(self, convert: Callable[[Any], Any], convert_cotangent: Callable[[Tensor], Tensor]) -> CallResult:
+        fn = self.sample.exact_fn or self.sample.fn
+        with _default_dtype(self.wide):
+            prepared = prepare(
+                self.args,
+                self.kwargs,
+                direction=self.case.direction,
+                differentiable=self.sample.differentiable,
+                convert=convert,
+            )
+            return invoke(prepared, fn, cotangents=[convert_cotangent(c) for c in self.same.cotangents])
+
+    def _widen(self, x: Any) -> Any:
+        return widened(x, self.wide, self.dtype)
+
+    @cached_property
+    def exact(self) -> CallResult | None:
+        """The float64 run; None where there is no such thing (a note says why), and `same` is all there is."""
+        if self.sample.numerics is NumericalClass.PROPERTY or self.nondeterministic:
+            return None
+        if not any(_is_inexact(leaf.value) for leaf in tensors_of(self.same)):
+            return self.same  # integers and bools are exact as they are
+        if self.case.dtype in ("float64", "complex128"):
+            self.notes.append("no format finer than float64 to compute an exact result in")
+            return None
+        complaint = ""
+        short = self.dtype.is_floating_point and self.dtype.itemsize <= 2
+        finer = [torch.float64, torch.float32] if short else [torch.float64]
+        for wide in finer:
+            self.wide = wide
+            try:
+                made = self._run(self._widen, self._widen)
+            except Exception as error:
+                complaint = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+                continue
+            if complaint:
+                self.notes.append(f"exact result computed in {str(wide)[6:]}, float64 refused: {complaint}")
+            if self._comparable(made):
+                return made
+            complaint = "its results have other shapes"
+        self.wide = torch.float64
+        self.notes.append(f"no float64 reference, judged against the CPU's own dtype: {complaint}")
+        return None
+
+    def _comparable(self, made: CallResult) -> bool:
+        ours, theirs = tensors_of(self.same), tensors_of(made)
+        if len(ours) != len(theirs):
+            return False
+        for a, b in zip(ours, theirs, strict=True):
+            if isinstance(a.value, Tensor) != isinstance(b.value, Tensor):
+                return False
+            if isinstance(a.value, Tensor) and a.value.shape != b.value.shape:
+                return False
+        return True
+
+    def _values(self, convert: Callable[[Any], Any], on_cotangent: Callable[[Tensor], Tensor]) -> list[Any] | None:
+        try:
+            made = self._run(convert, on_cotangent)
+        except Exception:  # the op may refuse the changed inputs (not positive definite, say): no such evidence
+            return None
+        return [leaf.value for leaf in tensors_of(made)] if self._comparable(made) else None
+
+    def on_inputs(self, fmt: NumberFormat, flush_subnormals: bool) -> list[Any] | None:
+        """Values of the float64 run on inputs first rounded to `fmt`, as a device that stores them so sees them."""
+        return self._once(("inputs", fmt.name, flush_subnormals), lambda: self._rounded(fmt, flush_subnormals))
+
+    def _rounded(self, fmt: NumberFormat, flush: bool) -> list[Any] | None:
+        def convert(x: Any) -> Any:
+            x = self._widen(x)
+            if not _is_inexact(x):
+                return x
+            return _by_component(lambda r: round_to(r.double(), fmt, flush_subnormals=flush).to(self.wide), x)
+
+        return self._values(convert, convert)
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    @cached_property
+    def _memo(self) -> dict[Any, Any]:
+        return {}
+
+    def sensitivity(self, fmt: NumberFormat) -> list[Tensor | None]:
+        """For each of `tensors_of`, how far it moves when all inputs move by about one unit in the last place of `fmt`.
+
+        The largest of a few seeded random moves of half to one unit with random signs (whole units cancel too often),
+        and of one that scales all inputs by 1 + eps. By component for complex results (last dimension 2). None for
+        results that are not floating. Positions at which a move changes finite to infinite or NaN count as 0.
+        """
+        return self._once(("sensitivity", fmt.name), lambda: self._sensitivity(fmt))
+
+    def _sensitivity(self, fmt: NumberFormat) -> list[Tensor | None]:
+        base = self.exact
+        leaves = tensors_of(base or self.same)
+        moved: list[Tensor | None] = [
+            torch.zeros_like(_real(leaf.value)) if _is_inexact(leaf.value) else None for leaf in leaves
+        ]
+        generator = torch.Generator().manual_seed(SEED)
+
+        def randomly(x: Tensor) -> Tensor:
+            size = 0.5 + 0.5 * torch.rand(x.shape, dtype=torch.float64, generator=generator)
+            sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
+            return x + size * sign * ulp(x.double(), fmt)
+
+        def upward(x: Tensor) -> Tensor:
+            return x.double() * (1 + fmt.eps)
+
+        for move in (*[randomly] * PERTURBATIONS, upward):
+
+            def convert(x: Any, move: Callable[[Tensor], Tensor] = move) -> Any:
+                x = self._widen(x)
+                return _by_component(lambda r: move(r).to(self.wide), x) if _is_inexact(x) else x
+
+            values = self._values(convert, convert)
+            if values is None:
+                continue
+            for i, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
+                size = moved[i]
+                if size is not None and _is_inexact(value):
+                    distance = (_real(value) - _real(leaf.value)).abs().nan_to_num(0.0, 0.0, 0.0)
+                    torch.maximum(size, distance, out=size)
+        return moved
+
+    def magnitude(self) -> list[Tensor | None] | None:
+        """For each of `tensors_of`, the sum of the absolute values of its terms: the float64 run on |inputs|.
+
+        That is what it is for results that are sums of products of inputs with fixed signs (matrix products,
+        convolutions, sums, means, cumulative sums and their gradients). None where the op refuses, or where the answer
+        exceeds it somewhere, which shows that this op is no such sum. By component for complex results.
+        """
+        return self._once("magnitude", self._magnitude)
+
+    def _magnitude(self) -> list[Tensor | None] | None:
+        values = self._values(lambda x: _absolute(self._widen(x)), lambda c: _absolute(self._widen(c)))
+        if values is None:
+            return None
+        made: list[Tensor | None] = []
+        for i, (leaf, value) in enumerate(zip(tensors_of(self.exact or self.same), values, strict=True)):
+            if not _is_inexact(value):
+                made.append(None)
+                continue
+            # Of complex inputs the sum of |a||b| is real; both components of the result have it as their bound.
+            size = torch.stack([value.abs()] * 2, -1) if value.is_complex() else value.abs()
+            answer = _real(leaf.value).abs()
+            judged = i not in range(len(self.same.outputs), len(self.same.outputs) + len(self.same.inputs))
+            if judged and bool((answer > size * (1 + 1e-9) + 1e-300).any()):
+                return None
+            made.append(size)
+        return made
+
+    def terms(self) -> int:
+        """Length of the longest sum: `sample.contraction_length` where given, else measured by running on ones."""
+        return self._once("terms", self._terms)
+
+    def _terms(self) -> int:
+        if self.sample.contraction_length is not None:
+            return max(1, int(self.sample.contraction_length(self.args, self.kwargs)))
+
+        def ones(x: Any) -> Any:
+            x = self._widen(x)
+            return torch.ones_like(x) if _is_inexact(x) else _absolute(x)
+
+        values = self._values(ones, ones) or []
+        counted = [float(v.abs().nan_to_num(0.0, 0.0, 0.0).max()) for v in values if _is_inexact(v) and v.numel()]
+        inputs = [leaf.value.numel() for leaf in self.same.inputs if isinstance(leaf.value, Tensor)]
+        outputs = [leaf.value.numel() for leaf in self.same.outputs if isinstance(leaf.value, Tensor)]
+        shrinks = max(inputs, default=1) / max(1, max(outputs, default=1))  # a mean of ones is one: count its inputs
+        return max(1, math.ceil(max([*counted, shrinks])))
+
+    def typical(self) -> list[float | None]:
+        """For each of `tensors_of`, the RMS it would have for other inputs of the same size.
+
+        It tells a result that is small because terms cancel (a gradient that is zero in theory) from one that is small
+        by nature: an error that is tiny beside the typical size is no wrong answer, however large it is beside zero.
+        """
+        return self._once("typical", self._typical)
+
+    def _typical(self) -> list[float | None]:
+        generator = torch.Generator().manual_seed(SEED)
+
+        def other(x: Tensor) -> Tensor:
+            return x * (0.5 + torch.rand(x.shape, dtype=torch.float64, generator=generator)).to(x.dtype)
+
+        def convert(x: Any) -> Any:
+            x = self._widen(x)
+            return _by_component(other, x) if _is_inexact(x) else x
+
+        values = self._values(convert, convert)
+        if values is None:
+            return [None] * len(tensors_of(self.same))
+        return [rms(_real(v)) if _is_inexact(v) else None for v in values]
+
+
+def _real(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def rms(x: Tensor) -> float | None:
+    """Root mean square of the finite elements of a real tensor; None if it has none. Immune to over- and underflow."""
+    x = x[x.isfinite()] if not bool(x.isfinite().all()) else x
+    if x.numel() == 0:
+        return None
+    top = float(x.abs().max())
+    return top * math.sqrt(float((x.double() / top).square().mean())) if top > 0 else 0.0
+
+
+def _absolute(x: Any) -> Any:
+    if _is_inexact(x):
+        return x.abs().to(x.dtype)
+    return abs(x) if isinstance(x, (float, complex)) else x
+
+
+def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Reference:
+    def once() -> CallResult:
+        prepared = prepare(args, kwargs, direction=case.direction, differentiable=sample.differentiable)
+        return invoke(prepared, sample.fn)
+
+    try:
+        first = once()
+    except Exception as error:
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise ReferenceUnavailable(f"eager CPU raised {type(error).__name__}: {text}", error) from error
+    if case.direction == "bwd" and not any(isinstance(g.value, Tensor) for g in first.gradients):
+        raise ReferenceUnavailable("nothing to differentiate: no input got a gradient on the CPU")
+    second = once()
+    made = Reference(case, sample, tuple(args), dict(kwargs), first)
+    if not results_equal(first, second):
+        made.nondeterministic, made.other = True, second
+        made.notes.append("eager CPU gave two different answers to the same call")
+    return made
+
+
+def make_reference(case: Case, sample: Sample) -> Reference:
+    """The reference of a sample and of each of its replays.
+
+    Raises `ReferenceUnavailable` if the sample fails on the CPU in eager mode; its `cause` is that exception, which
+    the `errors` lane compares with the backend's.
+    """
+    made = _same(case, sample, sample.args, sample.kwargs)
+    made.replays = tuple(_same(case, sample, args, kwargs) for args, kwargs in sample.replays)
+    return made
