@@ -25,6 +25,7 @@ class Check(StrEnum):
     STRUCTURE = "structure"  # containers and number of results
     PROPERTY = "property"  # the sample's own check, or the distribution of random numbers
     GRADIENT = "gradient"  # one is missing, or one too many
+    EXCEPTION = "exception"  # eager raises and the backend does not
     UNCOMPARABLE = "uncomparable"  # a result that cannot be brought back
     NOTHING = "nothing compared"
 

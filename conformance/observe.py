@@ -386,3 +386,28 @@ def out_of_tree_device() -> str | None:
     """The name under which a PrivateUse1 device is registered in this process; None where there is none."""
     name = torch._C._get_privateuse1_backend_name()  # private: torch.accelerator sees a device only with its hooks
     return None if name == "privateuseone" or not hasattr(torch, name) else name
+
+
+# --- several calls ----------------------------------------------------------------------------------------------------
+
+
+def merge(parts: list[Seen]) -> Seen:
+    """What was seen in several `observe` blocks of one sample, as if it had been one block."""
+    if len(parts) == 1:
+        return parts[0]
+    merged = Seen()
+    for part in parts:
+        for name in Seen.__struct_fields__:
+            ours, theirs = getattr(merged, name), getattr(part, name)
+            if theirs is None:
+                continue
+            if name in ("peak_memory", "device_peak_memory"):
+                value: Any = max(ours or 0, theirs)
+            elif isinstance(theirs, dict) and name != "notes":
+                value = dict(Counter(ours or {}) + Counter(theirs))
+            elif isinstance(theirs, dict):
+                value = ours | theirs
+            else:
+                value = theirs if ours is None else ours + theirs
+            setattr(merged, name, value)
+    return merged

@@ -1,0 +1,293 @@
+"""Run one sample on one backend and judge it: the hot path of every sweep.
+
+The compiled result is judged against the CPU, and so is eager on the device where the device is not the CPU. What
+fails is run again on one part of the stack after another (`ladder`), to say where it went wrong and whose bug it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from conformance import calls, fingerprints, ladder, memory, observe, stages
+from conformance.backends import registry
+from conformance.cases import Case, Sample, ShapeMode
+from conformance.findings import Check, Finding, Judgement
+from conformance.judge import judge
+from conformance.outcomes import FAILED, Outcome, Owner, Stage, Support
+from conformance.records import Record
+from conformance.reference import Reference, ReferenceUnavailable, make_reference
+from conformance.support import support_of
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Backend
+
+MESSAGE_LIMIT = 2000  # characters of a message that a record keeps
+TRACEBACK_LINES = 60  # innermost lines of a traceback that a record keeps
+
+OnStage = Callable[[Stage], None]
+
+
+class Budgets(msgspec.Struct, frozen=True):
+    """How often something may happen in a sample before a right answer becomes `budget`. None: as often as it likes."""
+
+    graph_breaks: int | None = None
+    recompiles: int | None = None
+    fallbacks: int | None = None
+
+    def exceeded(self, seen: observe.Seen) -> str:
+        """A sentence that names the first budget that was exceeded, or an empty string."""
+        counts = {
+            "graph_breaks": seen.break_count,
+            "recompiles": sum(item.count for item in seen.recompiles),
+            "fallbacks": sum((seen.fallbacks or {}).values()),
+        }
+        for name, count in counts.items():
+            allowed = getattr(self, name)
+            if allowed is not None and count > allowed:
+                return f"{count} {name.replace('_', ' ')}, at most {allowed} allowed"
+        return ""
+
+
+class _Meter:
+    """Put around each call of a sample: observes it, and adds up what it took."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.parts: list[observe.Seen] = []
+        self.wall = 0.0
+        self.cpu = 0.0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with observe.observe(self.backend) as seen:
+            self.parts.append(seen)
+            wall, cpu = time.perf_counter(), time.process_time()
+            try:
+                yield
+            finally:
+                self.wall += time.perf_counter() - wall
+                self.cpu += time.process_time() - cpu
+
+    def seen(self) -> observe.Seen:
+        return observe.merge(self.parts)
+
+
+def run_sample(
+    backend: Backend,
+    case: Case,
+    sample: Sample,
+    *,
+    suite: str,
+    seed: int = 0,
+    on_stage: OnStage | None = None,
+    budgets: Budgets = Budgets(),  # noqa: B008 - immutable
+) -> Record:
+    """The record of one sample on `backend`, which has been set up. Exceptions of the sample are in the record.
+
+    `on_stage` is told each stage before it begins, so that a crash can name it. Compiled state of earlier samples is
+    dropped first: each sample compiles afresh.
+    """
+    tell = on_stage or (lambda stage: None)
+    record = Record.of(
+        case,
+        sample.index,
+        suite=suite,
+        backend=backend.name,
+        outcome=Outcome.PASS,
+        seed=seed,
+        digest=sample.digest,
+        numerics=str(sample.numerics),
+        started=time.time(),
+    )
+    cpu = time.process_time()
+    tell(Stage.REFERENCE)
+    clock = time.perf_counter()
+    reference, refused = _reference(case, sample)
+    record.reference_s = time.perf_counter() - clock
+    _reset(backend)
+    begin = getattr(backend, "begin", None)
+    if begin is not None:
+        begin(record.sample)
+    tell(Stage.CAPTURE)
+    meter = _Meter(backend)
+    result: calls.CallResult | None = None
+    failure: Exception | None = None
+    try:
+        compiled = backend.compile(sample.fn, dynamic=case.shape_mode is ShapeMode.DYNAMIC)
+        tell(Stage.RUN)
+        result = calls.run_sample(
+            compiled,
+            sample,
+            direction=case.direction,
+            device=backend.device,
+            around=meter,
+            cotangents=reference.cotangents if reference is not None else None,
+        )
+    except Exception as error:
+        failure = error
+    seen = meter.seen()
+    for name, value in seen.record_fields().items():
+        setattr(record, name, value)
+    record.run_s = max(0.0, meter.wall - (seen.compile_s or 0.0))
+    record.backend_cpu_s = meter.cpu
+    tell(Stage.COMPARE)
+    clock = time.perf_counter()
+    if reference is None:
+        _judge_refusal(record, refused, failure, backend)
+    elif failure is not None:
+        _fail_by_exception(record, failure, backend)
+    elif result is not None:
+        verdict = judge(case, sample, reference, result, registry.capabilities(backend))
+        _apply(record, verdict)
+        if verdict.ok:
+            _judge_device_eager(record, case, sample, reference, backend)
+        if record.outcome is Outcome.PASS:
+            _check_budgets(record, budgets, seen)
+            record.support = _support(case, sample, seen)
+    record.judge_s = time.perf_counter() - clock
+    record.cpu_s = time.process_time() - cpu
+    if seen.notes:
+        record.reason = "; ".join(filter(None, [record.reason, *(f"{k}: {v}" for k, v in seen.notes.items())]))
+    if record.outcome in FAILED and reference is not None and not getattr(backend, "control", False):
+        _climb(record, case, sample, reference, backend, failure)
+    return record
+
+
+def _reference(case: Case, sample: Sample) -> tuple[Reference | None, ReferenceUnavailable | None]:
+    try:
+        return make_reference(case, sample), None
+    except ReferenceUnavailable as error:
+        return None, error
+
+
+def _reset(backend: Backend) -> None:
+    import torch
+
+    reset = getattr(backend, "reset", None)
+    if reset is not None:
+        reset()
+    else:
+        torch.compiler.reset()
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def _apply(record: Record, verdict: Judgement) -> None:
+    record.compared, record.error = verdict.compared, verdict.error
+    record.slack, record.loosest = verdict.slack, verdict.loosest
+    record.reason = "; ".join(verdict.notes)
+    if not verdict.ok:
+        _fail_by_findings(record, verdict.findings)
+
+
+def _fail_by_findings(record: Record, findings: tuple[Finding, ...]) -> None:
+    first = findings[0]
+    record.outcome, record.stage, record.support = Outcome.WRONG, Stage.COMPARE, Support.WRONG
+    record.message = "\n".join(str(finding) for finding in findings)[:MESSAGE_LIMIT]
+    record.fingerprint = fingerprints.of_finding(str(first.check), first.error_class, op=record.subject)
+
+
+def _fail_by_exception(record: Record, failure: Exception, backend: Backend) -> None:
+    record.stage = stages.stage_of(failure)
+    if memory.is_exhausted(str(failure)) or isinstance(failure, MemoryError):
+        record.outcome = Outcome.OOM
+    elif stages.is_refusal(failure, backend):
+        record.outcome, record.support = Outcome.UNSUPPORTED, Support.UNSUPPORTED
+    else:
+        record.outcome = Outcome.ERROR
+    record.message = f"{type(failure).__name__}: {failure}"[:MESSAGE_LIMIT]
+    record.traceback = _traceback(failure)
+    record.fingerprint = fingerprints.of_exception(failure, op=record.subject, stage=record.stage)
+
+
+def _traceback(failure: BaseException) -> str:
+    lines = "".join(traceback.format_exception(failure)).splitlines()
+    return "\n".join(lines[-TRACEBACK_LINES:])
+
+
+def _judge_refusal(
+    record: Record, refused: ReferenceUnavailable | None, failure: Exception | None, backend: Backend
+) -> None:
+    """Eager on the CPU gives no answer. Where it raises, the backend must raise too, of the same class underneath."""
+    cause = refused.cause if refused is not None else None
+    if cause is None:
+        record.outcome, record.stage = Outcome.ERROR, Stage.REFERENCE
+        record.owner = Owner.UNDETERMINED
+        record.message = f"no reference: {refused.reason if refused is not None else ''}"
+        record.fingerprint = fingerprints.of_error("NoReference", record.message, op=record.subject, stage=record.stage)
+        return
+    expected = type(cause).__name__
+    if failure is None:
+        message = f"eager raises {expected} and the backend returns a result"
+        _fail_by_findings(record, (Finding(Check.EXCEPTION, "call", message, expected),))
+    elif any(isinstance(item, type(cause)) for item in stages.chain(failure)):
+        record.compared = 1
+        record.reason = f"eager on the CPU raises {expected}, and so does the backend"
+    else:
+        _fail_by_exception(record, failure, backend)
+        record.message = f"eager raises {expected}, the backend {record.message}"[:MESSAGE_LIMIT]
+
+
+def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: Reference, backend: Backend) -> None:
+    """Eager on the device is compared with the CPU as well: two wrong answers of one device agree with each other."""
+    if backend.device.partition(":")[0] == "cpu":
+        return
+    try:
+        result = calls.run_sample(
+            sample.fn, sample, direction=case.direction, device=backend.device, cotangents=reference.cotangents
+        )
+    except Exception as error:
+        _fail_by_exception(record, error, backend)
+    else:
+        verdict = judge(case, sample, reference, result, registry.capabilities(backend))
+        if not verdict.ok:
+            _fail_by_findings(record, verdict.findings)
+    if record.outcome is not Outcome.PASS:
+        record.stage = Stage.RUN
+        record.message = f"eager on the device: {record.message}"[:MESSAGE_LIMIT]
+    record.rungs = {ladder.DEVICE_EAGER: str(record.outcome)}
+
+
+def _check_budgets(record: Record, budgets: Budgets, seen: observe.Seen) -> None:
+    exceeded = budgets.exceeded(seen)
+    if exceeded:
+        record.outcome, record.stage, record.message = Outcome.BUDGET, Stage.RUN, exceeded
+        record.fingerprint = fingerprints.of_budget(exceeded, op=record.subject)
+
+
+def _support(case: Case, sample: Sample, seen: observe.Seen) -> Support | None:
+    if seen.lowered is None and seen.fallbacks is None and seen.kernels is None:
+        return None  # the backend tells nothing: no need to ask eager
+    prepared = calls.prepare(sample.args, sample.kwargs, direction=case.direction)
+    try:
+        dispatched = observe.eager_ops(sample.fn, prepared.args, prepared.kwargs)
+    except Exception:
+        return None  # a mode in the sample itself can refuse ours; then there is no evidence
+    return support_of(dispatched, seen.lowered, seen.fallbacks, seen.custom_kernels, seen.kernels, seen.break_count)
+
+
+def _climb(
+    record: Record,
+    case: Case,
+    sample: Sample,
+    reference: Reference,
+    backend: Backend,
+    failure: Exception | None,
+) -> None:
+    failed = (
+        ladder.step_of(ladder.BACKEND, failure, backend)
+        if failure is not None
+        else ladder.Step(ladder.BACKEND, record.outcome, stage=record.stage)
+    )
+    climb = ladder.climb(case, sample, reference, backend, judge, failed=failed)
+    record.rungs, record.owner = climb.rungs, climb.owner
+    if climb.stage is not None and record.outcome is not Outcome.BUDGET:
+        record.stage = climb.stage
+    record.reason = "; ".join(filter(None, [record.reason, climb.reason]))
