@@ -110,12 +110,11 @@ def conclude(steps: Sequence[Step], *, dubious: bool = False, on_inductor: bool 
     rungs = {step.rung: str(step.outcome) for step in steps}
     backend = next((step for step in steps if step.rung == BACKEND), None)
     first = next((step for step in steps if step.outcome not in (Outcome.PASS, Outcome.INFRA)), None)
-    if backend is None or first is None:
-        stage = None if first is None else _stage(first)
-        return Climb(rungs, stage, Owner.UNDETERMINED, "the backend was not reached")
-    if backend.outcome is Outcome.PASS:
+    if backend is not None and backend.outcome in (Outcome.PASS, Outcome.INFRA):
         return Climb(rungs, None, Owner.UNDETERMINED, "the backend did not fail again")
-    stage = _stage(first)
+    stage = None if first is None else _stage(first)
+    if backend is None or first is None:
+        return Climb(rungs, stage, Owner.UNDETERMINED, "the backend was not reached")
     if dubious:
         return Climb(rungs, stage, Owner.UNDETERMINED, "the CPU itself gives different answers in two eager runs")
     if first.rung == DEVICE_EAGER:
