@@ -6,20 +6,14 @@ It is upstream's failure only if it fails as the backend did; it is the backend'
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import re
-import select
-import signal
-import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from conformance import forked
 from conformance.backends.protocol import Backend, Capabilities
 from conformance.cases import Case, Sample, ShapeMode
 from conformance.outcomes import Outcome, Owner, Stage
@@ -237,8 +231,7 @@ def _reset(backend: Backend) -> None:
 
 # --- in a child -------------------------------------------------------------------------------------------------------
 
-
-REFUSED = b"!\n"
+REFUSED = b"!"
 """What the child says instead of steps when autograd does not work in it."""
 
 
@@ -249,55 +242,27 @@ def _forked(names: Sequence[str], rungs: Iterator[Step], seconds: float | None) 
     """
     if not hasattr(os, "fork"):
         return None
-    read, write = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        _child(rungs, write, parent)
-    os.close(write)
-    text, hung = b"", True
-    try:
-        text, hung = _read(read, seconds)
-    finally:
-        os.close(read)
-        status = _end(child, grace=0.0 if hung else 1.0)
-    if text.startswith(REFUSED):
+
+    def produce() -> Iterator[bytes]:
+        if _autograd_works():
+            yield from (msgspec.json.encode(step) for step in rungs)
+        else:
+            yield REFUSED
+
+    report = forked.run(produce, seconds)
+    if report.lines[:1] == [REFUSED]:
         return None
-    steps = [msgspec.json.decode(line, type=Step) for line in text.splitlines() if line.endswith(b"}")]
-    if hung:
-        steps.append(_cut_short(names, steps, Outcome.TIMEOUT, f"no answer in {seconds:g} s"))
-    elif os.WIFSIGNALED(status):
-        steps.append(_cut_short(names, steps, Outcome.CRASH, signal.Signals(os.WTERMSIG(status)).name))
-    elif os.WEXITSTATUS(status):
-        steps.append(_cut_short(names, steps, Outcome.INFRA, f"the ladder itself ended with {os.WEXITSTATUS(status)}"))
+    steps = [msgspec.json.decode(line, type=Step) for line in report.lines]
+    if report.end is not forked.End.DONE:
+        steps.append(_cut_short(names, steps, ENDS[report.end], report.detail))
     return steps
 
 
-def _child(rungs: Iterator[Step], write: int, parent: int) -> NoReturn:
-    code = 70  # EX_SOFTWARE of sysexits.h: a fault of ours
-    try:
-        _die_with(parent)
-        if _autograd_works():
-            for step in rungs:
-                os.write(write, msgspec.json.encode(step) + b"\n")
-        else:
-            os.write(write, REFUSED)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def _die_with(parent: int) -> None:
-    """A supervisor that kills the runner for taking too long must not leave the child behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
-        if os.getppid() != parent:
-            os._exit(0)
+ENDS = {
+    forked.End.CRASH: Outcome.CRASH,
+    forked.End.TIMEOUT: Outcome.TIMEOUT,
+    forked.End.FAULT: Outcome.INFRA,
+}
 
 
 def _autograd_works() -> bool:
@@ -310,36 +275,8 @@ def _autograd_works() -> bool:
     return True
 
 
-def _end(child: int, grace: float) -> int:
-    """The wait status of the child, which is killed if it still runs after `grace` seconds."""
-    end = time.monotonic() + grace
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status
-        time.sleep(0.002)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
-
-
 def _cut_short(names: Sequence[str], steps: Sequence[Step], outcome: Outcome, message: str) -> Step:
     """The step that was under way: the next of `names`, or the backend once a rung has failed."""
     failed = any(step.outcome not in (Outcome.PASS, Outcome.INFRA) for step in steps)
     rung = BACKEND if failed or len(steps) >= len(names) else names[len(steps)]
     return Step(rung, outcome, "", message)
-
-
-def _read(descriptor: int, seconds: float | None) -> tuple[bytes, bool]:
-    """Everything until the other end closes, and whether the time ran out first."""
-    end = None if seconds is None else time.monotonic() + seconds
-    parts: list[bytes] = []
-    while True:
-        left = None if end is None else max(0.0, end - time.monotonic())
-        ready, _, _ = select.select([descriptor], [], [], left)
-        if not ready:
-            return b"".join(parts), True
-        part = os.read(descriptor, 65536)
-        if not part:
-            return b"".join(parts), False
-        parts.append(part)
