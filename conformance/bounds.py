@@ -7,6 +7,7 @@ rounding error bounds; the class decides which bound applies, never a table of r
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,12 +26,13 @@ from conformance.numerics import (
 )
 from conformance.reference import Reference, rms
 
-QUICK_ULPS = 2.0  # a result this near is right whatever its class: no further evidence is computed
+QUICK_ULPS = 2.0  # a result this near is right in every class that has no limit of its own
 ELEMENTWISE_ULPS = 4.0  # PyTorch's own vectorised elementary functions (SLEEF) err by up to 1 ulp, GPU ones by up to 4
 ELEMENTWISE_LOSS, ELEMENTWISE_LOSS_CAP = 2.0, 16.0  # times what the CPU itself loses, up to so many ulps
 COMPOSITE_ULPS = 4.0
 SENSITIVITY = 8.0  # a composite result may move as if its inputs were off by so many units
 LOSS = 4.0  # and lose so many times what the CPU loses in the same dtype
+CONTRACTION_LOSS = 2.0  # the CPU sums some ops in 16 bits itself (transposed convolutions, addbmm)
 CONTRACTION_ROUNDINGS = 1.5  # half a unit for the output, one for an intermediate result in the same format
 UNEVIDENCED_ULPS = 16.0  # where neither an exact result nor a sensitivity can be computed
 TOO_LOOSE = 0.1  # of the result's size: what a bound may not exceed
@@ -106,31 +108,53 @@ class Subject:
     formats: DeviceFormats  # of the result's dtype
     input_formats: DeviceFormats  # of the case's dtype
     has_exact: bool
+    ulps: float | None = None  # what the sample allows an elementwise op; None: the default of this module
+
+    @property
+    def represented_otherwise(self) -> bool:
+        """Whether the device may see other inputs than the CPU, because it cannot hold them as they are."""
+        return self.index is not None and (self.input_formats.coarser or self.input_formats.flushes)
 
 
-def quick(subject: Subject, unit: Tensor) -> Tensor:
-    """A bound that costs nothing and is never wider than the full one."""
-    del subject
-    return QUICK_ULPS * unit
+def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Tensor]:
+    """Allowed |error| by element: bounds of growing width and cost, the last of which is that of the class.
 
-
-def full(subject: Subject, unit: Tensor, reference: Reference) -> Tensor:
-    """Allowed |error| by element."""
+    A result within an early one is within the last, so that most samples are judged without the costly evidence.
+    """
+    if subject.numerics is NumericalClass.ELEMENTWISE and subject.ulps is not None:
+        allowed = subject.ulps * unit
+        yield allowed
+        if subject.represented_otherwise:
+            yield allowed + _representation(subject, reference)
+        return
+    yield QUICK_ULPS * unit
     loss = (subject.same - subject.target).abs().nan_to_num(0.0, 0.0, 0.0)
     if subject.numerics is NumericalClass.ELEMENTWISE:
         allowed = ELEMENTWISE_ULPS * unit + torch.minimum(ELEMENTWISE_LOSS * loss, ELEMENTWISE_LOSS_CAP * unit)
-        return allowed + _representation(subject, reference)
+        yield allowed + _representation(subject, reference)
+        return
+    pooled = rms(loss) or 0.0  # the CPU may be lucky at one element: what it loses on the whole is allowed everywhere
+    loss = torch.clamp(loss, min=pooled)
     if subject.numerics is NumericalClass.CONTRACTION:
-        allowed_sum = _contraction(subject, unit, reference)
-        if allowed_sum is not None:
-            return allowed_sum
-    return _composite(subject, unit, reference, loss)
+        sums = _contraction(subject, unit, reference)
+        if sums is not None:
+            yield sums
+            yield sums + CONTRACTION_LOSS * loss
+            return
+    allowed = LOSS * loss + (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
+    yield allowed
+    moved = None
+    if subject.index is not None:
+        moved = reference.sensitivity(subject.input_formats.device)[subject.index]
+    if moved is not None:
+        yield allowed + SENSITIVITY * moved.double()
 
 
 def _representation(subject: Subject, reference: Reference) -> Tensor:
     """How far the exact result moves when the inputs are first rounded to what the device can hold."""
     formats = subject.input_formats
-    if subject.index is not None and (formats.coarser or formats.flushes):
+    if subject.represented_otherwise:
+        assert subject.index is not None
         values = reference.on_inputs(formats.device, formats.flushes)
         if values is not None:
             value = values[subject.index]
@@ -151,16 +175,6 @@ def _contraction(subject: Subject, unit: Tensor, reference: Reference) -> Tensor
     if formats.coarser:
         factor += formats.device.eps  # both operands rounded by up to half a unit
     return (factor * size.double()).nan_to_num(0.0, 0.0, 0.0) + CONTRACTION_ROUNDINGS * unit
-
-
-def _composite(subject: Subject, unit: Tensor, reference: Reference, loss: Tensor) -> Tensor:
-    moved = None
-    if subject.index is not None:
-        moved = reference.sensitivity(subject.input_formats.device)[subject.index]
-    pooled = rms(loss) or 0.0  # the CPU may be lucky at one element: what it loses on the whole is allowed everywhere
-    allowed = LOSS * torch.clamp(loss, min=pooled)
-    allowed = allowed + (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
-    return allowed if moved is None else allowed + SENSITIVITY * moved.double()
 
 
 def cap(unit: Tensor, target: Tensor, scale: float) -> Tensor:

@@ -80,7 +80,9 @@ def judge(
         error=values.merge(measured, lambda m: m.error),
         slack=values.merge(measured, lambda m: m.slack),
         loosest=values.merge(measured, lambda m: m.loosest),
-        notes=tuple(dict.fromkeys(note for ref, _, _ in calls for note in ref.notes)),
+        notes=tuple(
+            dict.fromkeys([*(n for ref, _, _ in calls for n in ref.notes), *(n for m in measured for n in m.notes)])
+        ),
     )
 
 
@@ -190,6 +192,7 @@ def _comparison(
         formats,
         bounds.case_formats(j.reference, j.capabilities, formats),
         exact_leaf is not None,
+        j.reference.sample.ulps,
     )
     for other in _other_run(j, index):  # two answers of the CPU: what lies between them is its own uncertainty
         spread = (values.real(other).double() - narrow).abs().nan_to_num(0.0, 0.0, 0.0)
@@ -416,11 +419,8 @@ def _judge_gradients(j: _Judging) -> None:
         j.compared += 1
         if any(f.check in (Check.SHAPE, Check.DTYPE) for f in found):
             continue
-        # The gradient of an exact or elementwise op is a sum over whatever was broadcast or selected.
-        contraction = j.numerics is NumericalClass.CONTRACTION
-        numerics = NumericalClass.CONTRACTION if contraction else NumericalClass.COMPOSITE
         if j.numerics is not NumericalClass.PROPERTY:
-            _judge_values(j, offset + i, e, g, j.prefix + e.path, numerics)
+            _judge_values(j, offset + i, e, g, j.prefix + e.path, j.numerics)
 
 
 def _judge_absent(j: _Judging, e: Leaf, g: Leaf) -> None:
