@@ -52,8 +52,9 @@ COMPILING = re.compile(
 def stage_of(error: BaseException) -> Stage:
     """Where an exception that came out of a compiled callable arose, from its type and its traceback."""
     compiled = _first(error, "BackendCompilerFailed")
-    if compiled is not None:
-        return _innermost(_frames(compiled)) or Stage.LOWER
+    if compiled is not None:  # Dynamo's frames around the backend say nothing: by its type it is the backend's
+        found = _innermost(_frames(compiled))
+        return Stage.LOWER if found in (None, Stage.CAPTURE) else found
     if _first(error, "TorchDynamoException", "FailOnRecompileLimitHit") is not None:
         return Stage.CAPTURE
     frames = _frames(error)
