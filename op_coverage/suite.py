@@ -1,1 +1,241 @@
-"""The op suite."""
+"""The op suite: every OpInfo of the installed torch as cases. An op added upstream adds cases without an edit here."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conformance.cases import Case, Direction, NumericalClass, Options, Sample, ShapeMode, Tier
+
+if TYPE_CHECKING:
+    import torch
+
+    from op_coverage import upstream
+    from op_coverage.inputs import OpSample
+
+DTYPES = ("float16", "float32", "bfloat16", "int64", "int32", "bool")
+"""What is swept unless asked otherwise; the order in which the smoke tier looks for the first one that an op takes."""
+
+_BOTH_MODES = (ShapeMode.STATIC, ShapeMode.DYNAMIC)
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """How much a tier runs. What is asked for by name (dtype, shape mode, direction) replaces the tier's choice."""
+
+    shape_modes: tuple[ShapeMode, ...]
+    first_dtype_only: bool = False
+    backward: frozenset[str] | None = frozenset()  # dtypes with a backward; None: all that have one
+    max_samples: int | None = None  # None: all. 1 is the first telling sample
+
+
+TIERS: Mapping[Tier, TierPlan] = {
+    Tier.SMOKE: TierPlan((ShapeMode.STATIC,), first_dtype_only=True, max_samples=1),
+    Tier.PR: TierPlan(_BOTH_MODES, backward=frozenset({"float32"}), max_samples=1),
+    Tier.NIGHTLY: TierPlan(_BOTH_MODES, backward=None),
+}
+
+
+@dataclass(frozen=True)
+class Support:
+    """What an op takes on the CPU, as dtype names in the order of `DTYPES`, then alphabetical."""
+
+    forward: tuple[str, ...]
+    backward: frozenset[str]
+    unusable: str = ""  # why none of it can run here
+
+
+class OpSuite:
+    """All ops; see `conformance.cases.Suite`."""
+
+    name = "ops"
+    kind = "op"
+    expectations_dir = Path(__file__).with_name("expectations")
+
+    def cases(self, options: Options) -> Iterable[Case]:
+        """All cases that `options` selects, in database order: op, dtype, direction, shape mode.
+
+        Raises `ValueError` for a dtype that torch does not have.
+        """
+        return [
+            Case(self.kind, subject, dtype, mode, direction)
+            for subject, dtype, mode, direction, reason in self._plan(options)
+            if not reason
+        ]
+
+    def excluded(self, options: Options) -> Mapping[str, int]:
+        """Reason -> number of cases that the selection names but no op takes."""
+        return Counter(reason for *_, reason in self._plan(options) if reason)
+
+    def samples(self, case: Case, options: Options) -> Iterator[Sample]:
+        """The samples of a case, lazily and in index order.
+
+        Raises `ValueError` for a subject that the installed torch does not have.
+        """
+        import torch
+
+        from op_coverage import inputs, upstream
+
+        info = upstream.op_infos().get(case.subject)
+        if info is None:
+            raise ValueError(f"torch {torch.__version__} has no op {case.subject!r}")
+        backward = case.direction is Direction.BACKWARD
+
+        def generate() -> Iterator[OpSample]:
+            return inputs.generate(info, _dtype(case.dtype), requires_grad=backward, seed=options.seed)
+
+        limit = TIERS[options.tier].max_samples if options.max_samples is None else options.max_samples
+        chosen: Iterable[OpSample] = generate()
+        if limit == 1:
+            chosen = _first_telling(generate)
+        elif limit is not None:
+            chosen = itertools.islice(chosen, limit)
+        for sample in chosen:
+            yield _judged(case, info, sample)
+
+    def manifest(self) -> Mapping[str, Any]:
+        """What the report needs to know about the installed torch: its overloads, and the ops without a class."""
+        from op_coverage import classes, overloads, upstream
+
+        return {
+            "op_infos": len(upstream.op_infos()),
+            "unclassified": classes.unclassified(),
+            "overloads": overloads.known(),
+        }
+
+    def _plan(self, options: Options) -> Iterator[tuple[str, str, ShapeMode, Direction, str]]:
+        """Subject, dtype, shape mode, direction, and why it is left out (empty: it is not)."""
+        if options.lanes and not any(fnmatch.fnmatchcase("samples", lane) for lane in options.lanes):
+            return
+        for name in options.dtypes:
+            _dtype(name)
+        plan = TIERS[options.tier]
+        modes = options.shape_modes or plan.shape_modes
+        for subject, support in supports().items():
+            if options.subjects and not any(fnmatch.fnmatchcase(subject, glob) for glob in options.subjects):
+                continue
+            for dtype, direction, mode in itertools.product(_dtypes(plan, options, support), Direction, modes):
+                if _selects(plan, options, dtype, direction):
+                    yield subject, dtype, mode, direction, _why_not(support, dtype, direction)
+
+
+@functools.cache
+def supports() -> Mapping[str, Support]:
+    """What every op of the installed torch takes on the CPU, by subject."""
+    from op_coverage import upstream
+
+    found = {}
+    for subject, info in upstream.op_infos().items():
+        names = {str(dtype).removeprefix("torch.") for dtype in info.supported_dtypes("cpu")}
+        backward = {str(dtype).removeprefix("torch.") for dtype in info.supported_backward_dtypes("cpu")}
+        forward = tuple(d for d in DTYPES if d in names) + tuple(sorted(names - set(DTYPES)))
+        unusable = "op runs on CUDA only (jiterator)" if upstream.is_cuda_jiterator(info.op) else ""
+        if not forward:
+            unusable = "op takes no dtype on the CPU, where the reference runs"
+        found[subject] = Support(forward, frozenset(backward), unusable)
+    return found
+
+
+def _dtypes(plan: TierPlan, options: Options, support: Support) -> tuple[str, ...]:
+    if options.dtypes:
+        return options.dtypes
+    if plan.first_dtype_only:
+        return support.forward[:1] or DTYPES[:1]
+    return DTYPES
+
+
+def _selects(plan: TierPlan, options: Options, dtype: str, direction: Direction) -> bool:
+    if options.directions and direction not in options.directions:
+        return False
+    if direction is Direction.FORWARD:
+        return True
+    if plan.backward is None or dtype in plan.backward:
+        return _is_floating(dtype)
+    # Named together, or where the tier has no backward at all, they extend the tier.
+    return direction in options.directions and bool(options.dtypes or not plan.backward) and _is_floating(dtype)
+
+
+def _is_floating(dtype: str) -> bool:
+    found = _dtype(dtype)
+    return found.is_floating_point or found.is_complex
+
+
+def _why_not(support: Support, dtype: str, direction: Direction) -> str:
+    if support.unusable:
+        return support.unusable
+    if dtype not in support.forward:
+        return "op does not take the dtype on the CPU, where the reference runs"
+    if direction is Direction.BACKWARD and not support.backward:
+        return "op has no backward"
+    if direction is Direction.BACKWARD and dtype not in support.backward:
+        return "the op's backward does not take the dtype on the CPU, where the reference runs"
+    return ""
+
+
+@functools.cache
+def _dtype(name: str) -> torch.dtype:
+    import torch
+
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(
+            f"{name!r} is not a dtype of torch {torch.__version__}; dtypes are named like float16 or int64"
+        )
+    return found
+
+
+def _first_telling(generate: Callable[[], Iterator[OpSample]]) -> Iterator[OpSample]:
+    """The first sample with a tensor of two elements or more, which OpInfo seldom puts first; else the first with an
+    element, else the first. Its own index either way."""
+    from op_coverage import inputs
+
+    best: OpSample | None = None
+    for sample in generate():
+        if best is None or inputs.most_elements(sample) > inputs.most_elements(best):
+            best = sample
+        if inputs.most_elements(best) > 1:
+            break
+    return iter(() if best is None else (best,))
+
+
+def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:
+    from op_coverage import classes, defaults, growth, inputs, properties, sources
+
+    backward = case.direction is Direction.BACKWARD
+    source = sources.backward_expression(info, sample.origin) if backward else sources.expression(info)
+    notes = {}
+    if source is None:  # the choice of outputs is a function of the database itself
+        source = sources.expression(info)
+        plain, choose = sources.evaluate(source), sample.origin.output_process_fn_grad
+        notes["source"] = "of the forward; the choice of differentiable outputs is OpInfo's output_process_fn_grad"
+
+        def fn(*args: Any, **kwargs: Any) -> Any:
+            return choose(plain(*args, **kwargs))
+    else:
+        fn = sources.evaluate(source)
+    # With symbolic sizes the same callable must serve other sizes.
+    replays = growth.grown(fn, sample.args, sample.kwargs) if case.shape_mode is ShapeMode.DYNAMIC else []
+    kind = classes.lookup(case.subject).of_call(sample.args, sample.kwargs)
+    numerics = kind.numerics_of(case.direction)
+    checked = numerics is NumericalClass.PROPERTY and kind.check is not None
+    return Sample(
+        index=sample.index,
+        fn=fn,
+        args=sample.args,
+        kwargs=sample.kwargs,
+        numerics=numerics,
+        digest=inputs.digest(f"{case.subject}\0{source}", [(sample.args, sample.kwargs), *replays]),
+        source=source,
+        differentiable=sample.differentiable if backward else None,
+        replays=tuple(replays),
+        exact_fn=defaults.resolved(kind.resolve, fn, _dtype(case.dtype)) if kind.resolve else None,
+        check=functools.partial(properties.CHECKS[str(kind.check)], kind.subject) if checked else None,
+        ulps=kind.ulps_for(case.dtype) if numerics is NumericalClass.ELEMENTWISE else None,
+        notes=notes,
+    )

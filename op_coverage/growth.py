@@ -1,0 +1,110 @@
+"""Other sizes for the same call: what a callable compiled for symbolic sizes is called with next.
+
+OpInfo seldom has two samples that differ in sizes alone. Here the sizes of a sample are changed consistently (every
+dimension of one size gets the same new size, so that shapes still fit each other) and the elements are repeated. That
+is only a guess at a valid call: it counts if the CPU accepts it and its answer is as finite as that of the sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from op_coverage.inputs import Call, seeded
+from op_coverage.upstream import pytree
+
+Resize = Callable[[int, int, int], int]
+"""(size, its dimension, leading size of the first tensor) -> new size."""
+
+_PLANS: tuple[tuple[Resize, ...], ...] = (
+    # Odd steps first, because sizes that no block divides find more. Multiples keep what must divide. A change of the
+    # leading dimension alone is a larger batch.
+    (lambda n, d, lead: n + 2, lambda n, d, lead: n * 2, lambda n, d, lead: n + 2 * (d == 0 and n == lead)),
+    (lambda n, d, lead: n + 5, lambda n, d, lead: n * 3, lambda n, d, lead: n + 5 * (d == 0 and n == lead)),
+)
+"""For each replay, the changes to try in this order. Sizes 0 and 1 stay: compilers specialise on them."""
+
+
+def grown(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Call]:
+    """Up to two calls like `fn(*args, **kwargs)` with larger sizes, each accepted by the CPU; may be empty."""
+    shares = _finite_share(fn, (tuple(args), dict(kwargs)))
+    if shares is None:
+        return []
+    found = []
+    for plan in _PLANS:
+        call = next((c for c in _attempts(plan, args, kwargs) if (_finite_share(fn, c) or -1.0) >= shares), None)
+        if call is not None:
+            found.append(call)
+    return found
+
+
+def _attempts(plan: Sequence[Resize], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Call]:
+    for resize in plan:
+        call = _resized(resize, args, kwargs)
+        if call is not None:
+            yield call
+
+
+def _resized(resize: Resize, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call | None:
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    changed, lead = False, 0
+    made: dict[int, torch.Tensor] = {}
+    for i, leaf in enumerate(leaves):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if id(leaf) not in made:
+            if leaf.layout is not torch.strided or leaf.is_nested or 0 in _strides_of_sizes_above_one(leaf):
+                return None
+            lead = lead or (leaf.shape[0] if leaf.dim() else 0)
+            sizes = [resize(n, d, lead) if n > 1 else n for d, n in enumerate(leaf.shape)]
+            made[id(leaf)] = leaf if sizes == list(leaf.shape) else _repeat(leaf, sizes)
+            changed |= sizes != list(leaf.shape)
+        leaves[i] = made[id(leaf)]
+    return pytree.tree_unflatten(leaves, spec) if changed else None
+
+
+def _strides_of_sizes_above_one(t: torch.Tensor) -> list[int]:
+    return [stride for stride, size in zip(t.stride(), t.shape, strict=True) if size > 1]
+
+
+def _repeat(t: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """`t` continued to `sizes` by its own elements, in the same order of dimensions in memory. Repeated floating
+    elements are scaled down by an eighth each time, so that ties stay rare; indices stay within what they index."""
+    order = sorted(range(t.dim()), key=lambda d: (-t.stride(d), d))
+    whole = t.resolve_conj().resolve_neg().permute(order)
+    for d, axis in enumerate(order):
+        if sizes[axis] == t.shape[axis]:
+            continue
+        index = torch.arange(sizes[axis])
+        whole = whole.index_select(d, index % t.shape[axis])
+        if whole.is_floating_point():
+            rounds = torch.pow(0.875, index.div(t.shape[axis], rounding_mode="floor").double())
+            whole = (whole.double() * rounds.reshape([-1 if e == d else 1 for e in range(t.dim())])).to(t.dtype)
+    inverse = [order.index(d) for d in range(t.dim())]
+    return whole.contiguous().permute(inverse)
+
+
+def _finite_share(fn: Callable[..., Any], call: Call) -> float | None:
+    """Share of the call's floating results that are finite, 1 if it has none; None if the CPU refuses the call."""
+    args, kwargs = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, call)
+    try:
+        with seeded("growth"), torch.no_grad():
+            output = fn(*args, **kwargs)
+    except Exception:
+        return None
+    total = finite = 0
+    for leaf in pytree.tree_leaves(output):
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf.layout is torch.strided
+            and (leaf.is_floating_point() or leaf.is_complex())
+        ):
+            total += leaf.numel()
+            finite += int(torch.isfinite(leaf.to(torch.float64) if leaf.itemsize == 1 else leaf).sum())
+        elif isinstance(leaf, float):
+            total += 1
+            finite += math.isfinite(leaf)
+    return finite / total if total else 1.0

@@ -1,0 +1,148 @@
+"""The inputs of an op's samples: made from OpInfo, the same in every process, lazily and in index order."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+
+from op_coverage import upstream
+from op_coverage.upstream import pytree
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+
+@dataclass(frozen=True)
+class OpSample:
+    """One OpInfo sample, its tensors detached: `args` starts with OpInfo's `input`."""
+
+    index: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    differentiable: tuple[int, ...]  # positions, among the flattened tensors, of those that required grad
+    origin: upstream.SampleInput
+
+
+def generate(info: upstream.OpInfo, dtype: torch.dtype, *, requires_grad: bool, seed: int) -> Iterator[OpSample]:
+    """The samples of `info` on the CPU in OpInfo's order.
+
+    The generators of torch, Python and NumPy are seeded before each sample from the op, the dtype, the index and
+    `seed`, and put back after it: a sample depends neither on what ran before nor on how many samples are read.
+    Raises whatever the op's sample function raises.
+    """
+    made: Iterator[upstream.SampleInput] | None = None
+    index = 0
+    while True:
+        with seeded(info.full_name, str(dtype), str(index), str(seed)):
+            if made is None:
+                made = iter(info.sample_inputs_func(info, "cpu", dtype, requires_grad))
+            sample = next(made, None)
+        if sample is None:
+            return
+        yield _detach(index, sample)
+        index += 1
+
+
+@contextlib.contextmanager
+def seeded(*parts: str) -> Iterator[None]:
+    """Within the block, random numbers of torch (CPU), Python and NumPy depend on `parts` alone."""
+    digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=4).digest()
+    seed = int.from_bytes(digest, "little")
+    of_torch, of_python, of_numpy = torch.default_generator.get_state(), random.getstate(), numpy.random.get_state()
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(of_torch)
+        random.setstate(of_python)
+        numpy.random.set_state(of_numpy)
+
+
+def _detach(index: int, sample: upstream.SampleInput) -> OpSample:
+    leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), dict(sample.kwargs)))
+    seen: dict[int, torch.Tensor] = {}  # a tensor that is passed twice stays one tensor
+    differentiable = []
+    position = 0
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.requires_grad:
+                differentiable.append(position)
+            leaves[i] = seen.setdefault(id(leaf), leaf.detach())
+            position += 1
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return OpSample(index, args, kwargs, tuple(differentiable), sample)
+
+
+def most_elements(sample: OpSample) -> int:
+    """Number of elements of the largest input tensor, 0 without tensors."""
+    return max((t.numel() for t in tensors(sample.args, sample.kwargs)), default=0)
+
+
+def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """All tensors of a call, flattened."""
+    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+
+
+def stable_repr(value: Any) -> str:
+    """A representation that has no address in it and does not depend on the order of sets."""
+    if isinstance(value, set | frozenset):
+        return f"{type(value).__name__}({sorted(map(stable_repr, value))})"
+    if isinstance(value, torch.Generator):
+        return f"Generator({value.initial_seed()})"
+    if callable(value) and not isinstance(value, type | torch.dtype):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return f"{type(value).__name__}:{value!r}"
+
+
+def digest(fn: str, calls: Sequence[Call]) -> str:
+    """A hash of a callable's source and of the inputs of `calls`: values, shapes, strides, dtypes, layouts, structure
+    and all non-tensor arguments. Equal in every process for equal inputs. 32 hex digits."""
+    state = hashlib.blake2b(fn.encode(), digest_size=16)
+    for args, kwargs in calls:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        state.update(str(spec).encode())
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                _update(state.update, leaf)
+            else:
+                state.update(stable_repr(leaf).encode())
+    return state.hexdigest()
+
+
+def _update(update: Callable[[bytes], None], tensor: torch.Tensor) -> None:
+    head = f"{tensor.dtype}{tensor.layout}{tuple(tensor.shape)}{tensor.is_conj()}{tensor.is_neg()}"
+    update(head.encode())
+    if tensor.layout is not torch.strided:
+        for part in _sparse_parts(tensor):
+            _update(update, part)
+        return
+    if tensor.is_nested:
+        for part in tensor.unbind():
+            _update(update, part)
+        return
+    update(struct.pack(f"{tensor.dim()}q", *tensor.stride()))
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+
+
+def _sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    match tensor.layout:
+        case torch.sparse_coo:
+            coalesced = tensor.coalesce()
+            return coalesced.indices(), coalesced.values()
+        case torch.sparse_csr | torch.sparse_bsr:
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        case torch.sparse_csc | torch.sparse_bsc:
+            return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+        case layout:
+            raise NotImplementedError(f"no digest for tensors of layout {layout}")

@@ -1,0 +1,81 @@
+"""The private torch symbols that the op sweep uses, each with the reason. Nothing else here names one.
+
+Importing this module imports torch and its operator database (about 4 s).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+# OpInfo is the only machine-readable list of operators with valid inputs for each dtype. It ships in the wheel,
+# and upstream's own Inductor tests sweep it; there is no public equivalent.
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
+# How Dynamo and OpInfo flatten arguments; the public replacement (`torch.utils.pytree`) is not in torch 2.13.
+from torch.utils import _pytree as pytree
+
+__all__ = [
+    "OP_DB_EXPRESSION",
+    "OpInfo",
+    "SampleInput",
+    "core_overloads",
+    "is_cuda_jiterator",
+    "is_overload",
+    "op_infos",
+    "overload_names",
+    "pytree",
+]
+
+OP_DB_EXPRESSION = '__import__("torch.testing._internal.common_methods_invocations", fromlist=["op_db"]).op_db'
+"""Source of the database for a repro script, where an op cannot be named without it."""
+
+
+@functools.cache
+def op_infos() -> dict[str, OpInfo]:
+    """Every OpInfo of the installed torch by subject: `name`, or `name.variant`. Database order, which is stable.
+
+    Raises `RuntimeError` if two entries have one name: case ids would not be unique.
+    """
+    found: dict[str, OpInfo] = {}
+    for info in op_db:
+        subject = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
+        if subject in found:
+            raise RuntimeError(f"two OpInfos of torch {torch.__version__} are called {subject!r}")
+        found[subject] = info
+    return found
+
+
+def is_cuda_jiterator(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` is compiled at run time by CUDA's jiterator: the database claims CPU dtypes for it in error."""
+    return type(fn).__module__ == "torch.cuda.jiterator"
+
+
+def is_overload(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` is `torch.ops.…`, a packet or one overload: their classes have no public name."""
+    return isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+@functools.cache
+def overload_names() -> tuple[str, ...]:
+    """Every ATen overload that the dispatcher knows, as `aten::add.Tensor`, sorted. The default overload has no
+    suffix: `aten::relu`. There is no public list of registered operators."""
+    return tuple(sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")))
+
+
+@functools.cache
+def core_overloads() -> frozenset[str]:
+    """The overloads of `overload_names` that upstream tags as core ATen (`torch.Tag.core`), the set that
+    decompositions aim at. Looked up in `torch.ops`; an overload that Python cannot reach (for scripting only)
+    is not core."""
+    return frozenset(name for name in overload_names() if torch.Tag.core in _tags(name))
+
+
+def _tags(name: str) -> Sequence[torch.Tag]:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    return getattr(found, "tags", ())
