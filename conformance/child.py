@@ -26,8 +26,7 @@ from typing import Any
 
 import msgspec
 
-from conformance import memory, suites, wire
-from conformance.cases import Case
+from conformance import fingerprints, memory, suites, wire
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.records import Record
 
@@ -58,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What a zygote needs to know; travels as JSON in its argument vector."""
 
     backend: str
-    backend_import: str | None = None
+    backend_import: tuple[str, ...] = ()
     backend_options: dict[str, Any] | None = None
     device: str | None = None
     fork_safe: bool | None = None  # None: as the backend says
@@ -348,6 +347,7 @@ class Runner:
         """Run the samples from `request.first` on; returns how many the case has."""
         case, options = request.case, request.options
         suite = self.suites[request.suite]
+        skip = frozenset(request.skip)
         index = 0
         try:
             self._watch(request.time_limit)
@@ -365,12 +365,12 @@ class Runner:
                 break
             except BaseException as error:
                 self._exit_if_forked()
-                if index < request.first:
+                if index < request.first or index in skip:
                     break  # it was recorded when it was built first
                 self._send_record(self._escaped(request, index, error))
                 index += 1
                 break  # a generator that raised has ended: how many samples would have followed is not known
-            if index >= request.first:
+            if index >= request.first and index not in skip:
                 self.channel.send(wire.Starting(index, sample.digest, str(sample.numerics)))
                 self.channel.receive()
                 self._send_record(self._run_sample(request, suite, sample))
@@ -417,7 +417,7 @@ class Runner:
             stage=stage,
             owner=Owner.UNDETERMINED,
             seed=request.options.seed,
-            fingerprint=fingerprint_of(type(error).__name__, str(error), request.case, stage),
+            fingerprint=fingerprints.of_exception(error, op=request.case.subject, stage=stage),
             message=_one_line(error),
             traceback="".join(traceback.format_exception(error)),
             reason=reason,
@@ -455,11 +455,6 @@ class Runner:
 
 _IDENTITY = Record.__struct_fields__[: Record.__struct_fields__.index("outcome")]
 _record_encoder = msgspec.msgpack.Encoder(enc_hook=lambda value: value.item())
-
-
-def fingerprint_of(error: str, message: str, case: Case, stage: Stage) -> str:
-    """The fingerprint of an exception that did not come through the engine."""
-    return f"{error}:{case.subject}:{stage}"
 
 
 # ----------------------------------------------------------------------------------------------------------- shared

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from conformance import memory
+from conformance import fingerprints, memory
 from conformance.outcomes import Outcome, Owner, Stage
 
 TAIL = 16 * 1024  # characters of a dead process's output that go into its record
@@ -41,18 +41,22 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-def fields(death: Death) -> dict[str, Any]:
-    """The fields of a `Record` that describe the death."""
+def fields(death: Death, *, op: str) -> dict[str, Any]:
+    """The fields of a `Record` that describe the death of a runner in a sample of `op`."""
     outcome, cause = _judge(death)
     exit_code, signal_name = _status(death.status) if death.killed is None else (None, "")
     if death.killed is not None:
         signal_name = "SIGKILL"
     place = crash_place(death.output)
     message = cause + (f", in {place}" if place else "")
+    fingerprint = fingerprints.of_death(
+        outcome, op=op, stage=death.stage, signal=signal_name, exit_code=exit_code, place=place
+    )
     return {
         "outcome": outcome,
         "stage": death.stage,
         "owner": None if outcome is Outcome.INFRA else Owner.UNDETERMINED,
+        "fingerprint": fingerprint if outcome is not Outcome.INFRA else "",
         "message": message,
         "traceback": death.output[-TAIL:],
         "exit_code": exit_code,

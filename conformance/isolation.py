@@ -74,6 +74,7 @@ class _Runner:
         self.base_rss = base_rss
         self.pidfd = os.pidfd_open(pid)
         self.cases = 0
+        self.samples = 0  # run in this process
 
     def rss(self) -> int:
         try:
@@ -149,9 +150,22 @@ class Supervisor:
         """The cases that the options select. Raises `CannotStart` when backend or suite cannot be used."""
         self.start()
         if suite not in self._suites:
-            self._suites[suite] = self._list(suite)
-            self._begin_warm_up()
+            self._suites[suite] = self._list(suite, self.options)
         return self._suites[suite]
+
+    def list_with(self, suite: str, options: Options) -> tuple[Case, ...]:
+        """The cases that other options than ours would select."""
+        return self._list(suite, options).cases
+
+    def warm_up(self) -> None:
+        """Have the zygote compile something trivial while we do other things; the first runner waits for it."""
+        if self._warm_up and not self._warming and self._runner is None:
+            self._request(wire.WarmUp())
+            self._warming = True
+
+    def note(self, text: str) -> None:
+        """Write something into the log."""
+        self._output.note(text)
 
     def close(self) -> None:
         """Kill everything. Idempotent."""
@@ -198,20 +212,15 @@ class Supervisor:
                 f"backend {plan.backend!r} cannot start: its process {death} while it was set up", self._output.tail()
             ) from None
 
-    def _list(self, suite: str) -> wire.CaseList:
-        self._request(wire.ListCases(suite, self.options))
+    def _list(self, suite: str, options: Options) -> wire.CaseList:
+        self._end_warm_up()
+        self._request(wire.ListCases(suite, options))
         try:
             return self._answer(wire.CaseList, START_LIMIT)
         except _ZygoteDied as death:
             raise CannotStart(
                 f"suite {suite!r} cannot be used: the process {death} while it was imported", self._output.tail()
             ) from None
-
-    def _begin_warm_up(self) -> None:
-        """Have the zygote compile something while we go on collecting."""
-        if self._warm_up and not self._warming:
-            self._request(wire.WarmUp())
-            self._warming = True
 
     def _end_warm_up(self) -> None:
         if not self._warming:
@@ -236,9 +245,8 @@ class Supervisor:
         self._warming = False
         self.start()
         for suite in self._suites:
-            self._list(suite)
-        if self._suites:
-            self._begin_warm_up()
+            self._list(suite, self.options)
+        self.warm_up()
 
     def _request(self, message: wire.Message) -> None:
         assert self._control is not None
@@ -286,13 +294,13 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------------------- the runners
 
-    def run_case(self, suite: str, case: Case, writer: Writer, *, first: int = 0) -> list[Record]:
-        """Run the samples of a case from index `first` on; returns their records, which `writer` has by then.
+    def run_case(self, suite: str, case: Case, writer: Writer, *, skip: frozenset[int] = frozenset()) -> list[Record]:
+        """Run the samples of a case but for the indices in `skip`; returns their records, which `writer` has by then.
 
         Raises `CannotStart` when the zygote died and cannot be started again.
         """
         records: list[Record] = []
-        progress = _Progress(suite, case, first)
+        progress = _Progress(suite, case, skip)
         while not progress.done:
             try:
                 runner = self._ready_runner()
@@ -300,8 +308,7 @@ class Supervisor:
                 self._output.note(f"the zygote {death}; a new one is started")
                 self._restart()
                 continue
-            progress.begin_attempt()
-            request = wire.RunCase(suite, case, progress.index, self.options, self.limits.seconds)
+            request = wire.RunCase(suite, case, progress.index, tuple(skip), self.options, self.limits.seconds)
             with contextlib.suppress(OSError):
                 runner.channel.send(request)
             killed, detail = self._follow(runner, progress, writer, records)
@@ -386,10 +393,11 @@ class Supervisor:
                     case wire.Recorded():
                         record = msgspec.msgpack.decode(message.record, type=Record)
                         self._finish(record, progress, writer, records)
-                        self._output.next_sample()
+                        runner.samples += 1
                         deadline = time.monotonic() + self.limits.seconds
                     case wire.CaseDone():
-                        progress.finish(message.samples)
+                        # One that ended early could not rebuild what it had built before.
+                        progress.finish(max([message.samples, *(record.index + 1 for record in records)]))
                         return None, ""
                     case wire.Failed():
                         return Killed.ENGINE, message.reason
@@ -456,10 +464,10 @@ class Supervisor:
             max_rss=max_rss,
             detail=detail,
         )
-        fields = deaths.fields(death)
-        if building and killed is None and progress.attempts == 1 and fields["outcome"] is Outcome.CRASH:
-            # The heap may have been damaged by the sample before: only a second death in a fresh process is this one's.
-            progress.note = f"second try: {fields['message']} while this sample was built after others"
+        fields = deaths.fields(death, op=progress.case.subject)
+        if building and killed is None and runner.samples and fields["outcome"] is Outcome.CRASH:
+            # A sample before it may have damaged the heap: only a death in a fresh process is this one's.
+            progress.note = f"second try: while this sample was built after others, {fields['message']}"
             self._output.next_sample()
             return
         if building:
@@ -475,11 +483,10 @@ class Supervisor:
             numerics=progress.numerics,
             **fields,
         )
-        record.fingerprint = _fingerprint(record)
         self._finish(record, progress, writer, records)
         self._output.next_sample()
         if building and fields["outcome"] is not Outcome.INFRA:
-            progress.finish(progress.index)
+            progress.finish(record.index + 1)
 
     def _stage_in_flight(self) -> Stage:
         number = self._stage[0]
@@ -524,14 +531,14 @@ class Supervisor:
 class _Progress:
     """Where in a case we are."""
 
-    def __init__(self, suite: str, case: Case, first: int) -> None:
+    def __init__(self, suite: str, case: Case, skip: frozenset[int]) -> None:
         self.suite = suite
         self.case = case
-        self.index = first
+        self.skip = skip
+        self.index = self._unskipped(0)
         self.done = False
-        self.samples = first
+        self.samples = 0
         self.note = ""
-        self.attempts = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -543,24 +550,24 @@ class _Progress:
     def sample(self) -> str:
         return self.case.sample_id(self.index)
 
-    def begin_attempt(self) -> None:
-        self.attempts += 1
-        self._clear()
-
     def starting(self, message: wire.Starting) -> None:
         self.index = message.index
         self.started = True
         self.digest, self.numerics = message.digest, message.numerics
 
+    def _unskipped(self, index: int) -> int:
+        while index in self.skip:
+            index += 1
+        return index
+
     def next(self) -> None:
-        self.index += 1
-        self.attempts = 0
+        self.index = self._unskipped(self.index + 1)
         self.note = ""
         self._clear()
 
     def finish(self, samples: int) -> None:
         self.done = True
-        self.samples = max(samples, self.index)
+        self.samples = samples
 
 
 class _Output:
@@ -615,11 +622,6 @@ class _Output:
 
     def close(self) -> None:
         self._log.close()
-
-
-def _fingerprint(record: Record) -> str:
-    kind = record.signal or (f"exit {record.exit_code}" if record.exit_code is not None else "")
-    return ":".join(str(part) for part in (record.outcome, kind, record.subject, record.stage) if part)
 
 
 def _kill_group(pid: int) -> None:

@@ -105,6 +105,7 @@ class RunCase(Message):
     suite: str
     case: Case
     first: int  # index of the first sample to run
+    skip: tuple[int, ...]  # indices after it that need not be run
     options: Options
     time_limit: float  # seconds a sample
 

@@ -1,0 +1,217 @@
+"""What a user asked for on pytest's command line, parsed and checked."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from conformance import memory
+from conformance.cases import Direction, Options, ShapeMode, Tier
+from conformance.isolation import Limits
+from conformance.options import OPTIONS
+
+DEFAULT_BACKEND = "spyre"
+DTYPES = """float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu
+int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool complex32 complex64 complex128"""
+
+
+class SettingsError(ValueError):
+    """A value on the command line that cannot be used; the message names the option and what would be right."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that decides what a run does. Written into the run, so that it can be resumed and repeated."""
+
+    backend: str = DEFAULT_BACKEND
+    backend_import: tuple[str, ...] = ()
+    backend_options: dict[str, Any] | None = None
+    device: str | None = None
+    options: Options = Options()
+    limits: Limits = Limits()
+    expectations: str | None = None  # None: what the suite says
+
+
+def _one_of(values: Iterable[Any]) -> Callable[[str], Any]:
+    allowed = {str(value): value for value in values}
+
+    def parse(text: str) -> Any:
+        if text not in allowed:
+            near = difflib.get_close_matches(text, allowed, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"{text!r} is unknown; {hint}one of {', '.join(allowed)}")
+        return allowed[text]
+
+    return parse
+
+
+def _number(kind: type, least: float, what: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value < float("inf"):
+            raise ValueError(f"{text!r} is not {what}")
+        return value
+
+    return parse
+
+
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "tier": _one_of(Tier),
+    "dtype": _one_of(DTYPES.split()),
+    "shape-mode": _one_of(ShapeMode),
+    "direction": _one_of(Direction),
+    "seed": _number(int, 0, "a number from 0 on"),
+    "max-samples": _number(int, 1, "a number from 1 on"),
+    "sample-timeout": _number(float, 0.001, "a number of seconds above 0"),
+    "memory-limit": memory.parse_size,
+}
+"""Option name -> what makes its value of the text, raising ValueError; for the others the text is the value."""
+
+
+def given(namespace: argparse.Namespace) -> dict[str, Any]:
+    """Option name -> parsed value, of the options that were given. Raises `SettingsError`."""
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        raw = getattr(namespace, option.dest, None)
+        if raw is None:
+            continue
+        parse = PARSERS.get(option.name, str)
+        try:
+            if option.name == "backend-options":
+                values[option.name] = parse_backend_options(raw)
+            elif option.many:
+                texts = [text for item in raw for text in item.split(",") if text]
+                values[option.name] = tuple(dict.fromkeys(parse(text) for text in texts))
+            else:
+                values[option.name] = parse(raw)
+        except ValueError as error:
+            raise SettingsError(f"{option.flag}: {error}") from None
+    return values
+
+
+def parse_backend_options(texts: Iterable[str]) -> dict[str, Any]:
+    """Options of a backend from `key=value` pairs, whose values are JSON where they can be, or from a JSON object."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            try:
+                options.update(json.loads(text))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{text!r} is not JSON: {error}") from None
+            continue
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{text!r} is neither KEY=VALUE nor a JSON object")
+        try:
+            options[key] = json.loads(value)
+        except json.JSONDecodeError:
+            options[key] = value
+    return options
+
+
+def settings_from(values: Mapping[str, Any], base: Settings | None = None) -> Settings:
+    """Settings from the options given; with `base`, those of the run that is resumed.
+
+    A resumed run must stay one run: an option that contradicts it raises `SettingsError`.
+    """
+    made = _make(values, base or Settings())
+    if base is not None:
+        for name in values:
+            if name in _MAY_CHANGE:
+                continue
+            before, now = _value(base, name), _value(made, name)
+            if before != now:
+                raise SettingsError(
+                    f"--{name}: the run to resume was made with {_shown(before)}, not {_shown(now)}; leave it out"
+                )
+    return made
+
+
+_MAY_CHANGE = frozenset({"sample-timeout", "memory-limit", "expectations", "run-dir", "resume"})
+_SELECTION = {
+    "tier": "tier",
+    "op": "subjects",
+    "dtype": "dtypes",
+    "shape-mode": "shape_modes",
+    "direction": "directions",
+    "lane": "lanes",
+    "seed": "seed",
+    "max-samples": "max_samples",
+}
+"""Option name -> field of `cases.Options`."""
+_LIMITS = {"sample-timeout": "seconds", "memory-limit": "memory"}
+
+
+def _make(values: Mapping[str, Any], base: Settings) -> Settings:
+    plain = ("backend", "backend-import", "backend-options", "device", "expectations")
+    return msgspec.structs.replace(
+        base,
+        options=msgspec.structs.replace(base.options, **_renamed(values, _SELECTION)),
+        limits=msgspec.structs.replace(base.limits, **_renamed(values, _LIMITS)),
+        **{name.replace("-", "_"): values[name] for name in plain if name in values},
+    )
+
+
+def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {field: values[name] for name, field in names.items() if name in values}
+
+
+def _value(settings: Settings, name: str) -> Any:
+    if name in _SELECTION:
+        return getattr(settings.options, _SELECTION[name])
+    return getattr(settings, name.replace("-", "_"))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "no restriction"
+    return str(value) if value is not None else "none"
+
+
+def checked(settings: Settings) -> Settings:
+    """The same settings; raises `SettingsError` for what can be seen to be wrong without running anything."""
+    from conformance import expectations
+    from conformance.backends import registry
+    from conformance.backends.protocol import BackendError
+
+    try:
+        if settings.expectations is not None:
+            if not Path(settings.expectations).is_file():
+                raise SettingsError(f"--expectations: there is no file {settings.expectations}")
+            expectations.load(settings.expectations)
+        if ":" not in settings.backend:  # an installed adapter imports nothing heavy; a user's file might
+            registry.find(
+                settings.backend,
+                backend_import=settings.backend_import,
+                backend_options=settings.backend_options,
+                device=settings.device,
+            )
+    except (expectations.ExpectationError, BackendError) as error:
+        raise SettingsError(str(error)) from None
+    return settings
+
+
+def restrictions(options: Options) -> Iterable[tuple[str, Any, Options]]:
+    """Each value of a selection option, as (flag, value, options that select by it alone)."""
+    for name in ("op", "dtype", "shape-mode", "direction", "lane"):
+        field = _SELECTION[name]
+        for value in getattr(options, field):
+            yield f"--{name}", value, msgspec.structs.replace(Options(tier=options.tier), **{field: (value,)})
+
+
+def selected_by(flag: str, value: Any) -> Callable[[Any], bool]:
+    """Whether a case is one of those that a value of a selection option asks for."""
+    if flag == "--op":
+        import fnmatch
+
+        return lambda case: fnmatch.fnmatchcase(case.subject, value)
+    field = {"--dtype": "dtype", "--shape-mode": "shape_mode", "--direction": "direction", "--lane": "lane"}[flag]
+    return lambda case: getattr(case, field) == value
