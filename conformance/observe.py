@@ -13,7 +13,7 @@ import re
 import resource
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ __all__ = [
     "Seen",
     "eager_ops",
     "is_refusal",
+    "merge",
     "observe",
     "out_of_tree_device",
     "stage_of",
@@ -83,6 +84,32 @@ class Seen(msgspec.Struct, kw_only=True):
         own = {"transfers", "bytes_moved", "notes"}
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in own}
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def merge(parts: Sequence[Seen]) -> Seen:
+    """What several blocks of one sample saw together: counts and seconds add up, peaks are the largest."""
+    if len(parts) == 1:
+        return parts[0]
+    total = Seen()
+    for name in ("graphs", "kernels", "transfers", "bytes_moved", "cache_hits", "cache_misses", "compile_s"):
+        values = [value for part in parts if (value := getattr(part, name)) is not None]
+        setattr(total, name, sum(values) if values else None)
+    for name in ("custom_kernels", "fallbacks", "lowered", "compile_stages_s"):
+        tables = [value for part in parts if (value := getattr(part, name)) is not None]
+        keys = dict.fromkeys(key for table in tables for key in table)
+        summed = {key: sum(table.get(key, 0) for table in tables) for key in keys}
+        setattr(total, name, summed if tables or name == "compile_stages_s" else None)
+    for name in ("peak_memory", "device_peak_memory"):
+        setattr(total, name, max((v for part in parts if (v := getattr(part, name)) is not None), default=None))
+    breaks: Counter[tuple[str, str]] = Counter()
+    recompiles: Counter[tuple[str, str]] = Counter()
+    for part in parts:
+        breaks.update({(item.reason, item.place): item.count for item in part.breaks})
+        recompiles.update({(item.guard, item.place): item.count for item in part.recompiles})
+        total.notes |= part.notes
+    total.breaks = [GraphBreak(reason, place, count) for (reason, place), count in breaks.items()]
+    total.recompiles = [Recompile(guard, place, count) for (guard, place), count in recompiles.items()]
+    return total
 
 
 @contextlib.contextmanager

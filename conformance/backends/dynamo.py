@@ -10,6 +10,8 @@ from conformance.backends.compiled import CPU_ACCUMULATION, CPU_DTYPES, CPU_FORM
 class DynamoBackend(CompiledBackend):
     """Dynamo captures the graphs and runs them op by op on the CPU."""
 
+    control = True
+
     def __init__(self) -> None:
         super().__init__("eager", name="dynamo")
 

@@ -14,6 +14,7 @@ class EagerBackend:
 
     name = "eager"
     protocol_version = PROTOCOL_VERSION
+    control = True
     device = "cpu"
     imports = "import torch"
     compile_source = "fn"

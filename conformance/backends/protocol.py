@@ -78,6 +78,7 @@ class ObservingBackend(Backend, Protocol):
     """Optional members."""
 
     version: str
+    control: bool  # a control of the suite itself: nobody is asked whose its failures are
 
     def begin(self, sample_id: str, *, calls: int = 1) -> None:
         """Called before `compile` with the sample that follows and how often the compiled callable will be called."""
