@@ -86,32 +86,6 @@ class Seen(msgspec.Struct, kw_only=True):
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def merge(parts: Sequence[Seen]) -> Seen:
-    """What several blocks of one sample saw together: counts and seconds add up, peaks are the largest."""
-    if len(parts) == 1:
-        return parts[0]
-    total = Seen()
-    for name in ("graphs", "kernels", "transfers", "bytes_moved", "cache_hits", "cache_misses", "compile_s"):
-        values = [value for part in parts if (value := getattr(part, name)) is not None]
-        setattr(total, name, sum(values) if values else None)
-    for name in ("custom_kernels", "fallbacks", "lowered", "compile_stages_s"):
-        tables = [value for part in parts if (value := getattr(part, name)) is not None]
-        keys = dict.fromkeys(key for table in tables for key in table)
-        summed = {key: sum(table.get(key, 0) for table in tables) for key in keys}
-        setattr(total, name, summed if tables or name == "compile_stages_s" else None)
-    for name in ("peak_memory", "device_peak_memory"):
-        setattr(total, name, max((v for part in parts if (v := getattr(part, name)) is not None), default=None))
-    breaks: Counter[tuple[str, str]] = Counter()
-    recompiles: Counter[tuple[str, str]] = Counter()
-    for part in parts:
-        breaks.update({(item.reason, item.place): item.count for item in part.breaks})
-        recompiles.update({(item.guard, item.place): item.count for item in part.recompiles})
-        total.notes |= part.notes
-    total.breaks = [GraphBreak(reason, place, count) for (reason, place), count in breaks.items()]
-    total.recompiles = [Recompile(guard, place, count) for (guard, place), count in recompiles.items()]
-    return total
-
-
 @contextlib.contextmanager
 def observe(backend: Backend) -> Iterator[Seen]:
     """Watch one sample on `backend`. The yielded `Seen` is complete when the block ends, also by an exception."""
@@ -418,7 +392,7 @@ def out_of_tree_device() -> str | None:
 # --- several calls ----------------------------------------------------------------------------------------------------
 
 
-def merge(parts: list[Seen]) -> Seen:
+def merge(parts: Sequence[Seen]) -> Seen:
     """What was seen in several `observe` blocks of one sample, as if it had been one block."""
     if len(parts) == 1:
         return parts[0]
@@ -437,4 +411,12 @@ def merge(parts: list[Seen]) -> Seen:
             else:
                 value = theirs if ours is None else ours + theirs
             setattr(merged, name, value)
+    breaks: Counter[tuple[str, str]] = Counter()
+    recompiles: Counter[tuple[str, str]] = Counter()
+    for item in merged.breaks:
+        breaks[item.reason, item.place] += item.count
+    for again in merged.recompiles:
+        recompiles[again.guard, again.place] += again.count
+    merged.breaks = [GraphBreak(reason, place, count) for (reason, place), count in breaks.items()]
+    merged.recompiles = [Recompile(guard, place, count) for (guard, place), count in recompiles.items()]
     return merged
