@@ -6,6 +6,7 @@ lost. A sample is lost when it was announced, or counted in by its case, and has
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -56,7 +57,9 @@ def account(
         else:
             ran += 1
     for case, done in log.cases.items():
-        lost.update(f"{case}#{index}" for index in range(done.samples) if index not in indices[case])
+        # Indices need not be consecutive: a tier may choose among the samples of a case.
+        absent = (index for index in itertools.count() if index not in indices[case])
+        lost.update(f"{case}#{index}" for index in itertools.islice(absent, max(0, done.samples - len(indices[case]))))
     return Accounting(
         cases_collected=len(cases),
         cases_run=sum(fate == _RUN for fate in fates.values()),

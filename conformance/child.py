@@ -301,6 +301,10 @@ def _versions() -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------------------- runner
 
 
+class _Gone(Exception):
+    """The supervisor is gone."""
+
+
 class Runner:
     """Runs cases in a process of its own; whatever happens to it costs the sample in flight."""
 
@@ -338,50 +342,58 @@ class Runner:
             except EOFError:
                 return
             samples = self.run_case(request)
+            faulthandler.cancel_dump_traceback_later()
             self.channel.send(wire.CaseDone(samples, _rss()))
+            self._reset()
+            self.channel.send(wire.Ready())
 
     def on_stage(self, stage: Stage) -> None:
         self.stage[0] = STAGES.index(stage)
 
     def run_case(self, request: wire.RunCase) -> int:
-        """Run the samples from `request.first` on; returns how many the case has."""
-        case, options = request.case, request.options
+        """Run the samples from index `request.first` on; returns how many samples the case has.
+
+        Indices rise, but need not be consecutive: a tier may choose among the samples.
+        """
         suite = self.suites[request.suite]
-        skip = frozenset(request.skip)
-        index = 0
+        count, last = 0, -1
+        self._begin_build(request)
         try:
-            self._watch(request.time_limit)
-            self.on_stage(Stage.BUILD)
-            samples = iter(suite.samples(case, options))
-        except BaseException as error:
-            self._send_record(self._escaped(request, request.first, error))
-            return request.first + 1
-        while True:
-            try:
-                sample = next(samples)
-                if sample.index != index:
-                    raise ValueError(f"sample {index} of the case says that its index is {sample.index}")
-            except StopIteration:
-                break
-            except BaseException as error:
-                self._exit_if_forked()
-                if index < request.first or index in skip:
-                    break  # it was recorded when it was built first
-                self._send_record(self._escaped(request, index, error))
-                index += 1
-                break  # a generator that raised has ended: how many samples would have followed is not known
-            if index >= request.first and index not in skip:
-                self.channel.send(wire.Starting(index, sample.digest, str(sample.numerics)))
-                self.channel.receive()
+            for sample in suite.samples(request.case, request.options):
+                if sample.index <= last:
+                    raise ValueError(f"the suite gives sample {sample.index} after sample {last}")
+                last = sample.index
+                count += 1
+                if last < request.first or last in request.skip:
+                    continue
+                self._announce(wire.Starting(last, sample.digest, str(sample.numerics)))
                 self._send_record(self._run_sample(request, suite, sample))
-                self._watch(request.time_limit)
-                self.on_stage(Stage.BUILD)
-            index += 1
-        faulthandler.cancel_dump_traceback_later()
-        self._reset()
-        return index
+                self._begin_build(request)
+        except _Gone:
+            raise
+        except BaseException as error:
+            # A generator that raised has ended: how many samples would have followed is not known.
+            self._exit_if_forked()
+            index = last + 1
+            if index >= request.first and index not in request.skip:  # else it is recorded already
+                self._send_record(self._escaped(request, index, error))
+            count += 1
+        return count
+
+    def _announce(self, starting: wire.Starting) -> None:
+        """Wait until the start of a sample is on disk."""
+        try:
+            self.channel.send(starting)
+            self.channel.receive()
+        except (OSError, EOFError) as error:
+            raise _Gone from error
+
+    def _begin_build(self, request: wire.RunCase) -> None:
+        self._watch(request.time_limit)
+        self.on_stage(Stage.BUILD)
 
     def _run_sample(self, request: wire.RunCase, suite: Any, sample: Any) -> Record:
+        self.on_stage(Stage.REFERENCE)
         try:
             record = _executor(suite)(
                 self.backend,
@@ -434,7 +446,10 @@ class Runner:
                 message=f"the record cannot be written: {_one_line(error)}",
             )
             body = _record_encoder.encode(record)
-        self.channel.send(wire.Recorded(msgspec.Raw(body)))
+        try:
+            self.channel.send(wire.Recorded(msgspec.Raw(body)))
+        except OSError as error:
+            raise _Gone from error
 
     def _watch(self, limit: float) -> None:
         """Write all stacks when the limit is reached. The watchdog is a C thread: it needs neither the GIL nor signals,

@@ -73,6 +73,7 @@ class _Runner:
         self.channel = channel
         self.base_rss = base_rss
         self.pidfd = os.pidfd_open(pid)
+        self.ready = False  # between cases: it has cleaned up after the last one
         self.cases = 0
         self.samples = 0  # run in this process
 
@@ -308,6 +309,7 @@ class Supervisor:
                 self._output.note(f"the zygote {death}; a new one is started")
                 self._restart()
                 continue
+            runner.ready = False
             request = wire.RunCase(suite, case, progress.index, tuple(skip), self.options, self.limits.seconds)
             with contextlib.suppress(OSError):
                 runner.channel.send(request)
@@ -324,7 +326,7 @@ class Supervisor:
         runner = self._runner
         if runner is not None:
             grown = runner.rss() - runner.base_rss
-            if runner.cases < RECYCLE_CASES and grown < RECYCLE_RSS and not runner.has_ended():
+            if runner.cases < RECYCLE_CASES and grown < RECYCLE_RSS and self._await_ready(runner, self.limits.seconds):
                 return runner
             self._drop_runner()
         if self._zygote is None:
@@ -344,28 +346,34 @@ class Supervisor:
         self._runner = _Runner(forked.pid, wire.Channel(ours, sender="child"), forked.rss)
         self._selector.register(ours, selectors.EVENT_READ, self._runner.channel)
         self._selector.register(self._runner.pidfd, selectors.EVENT_READ, None)
-        self._await_ready(self._runner)
+        if not self._await_ready(self._runner, START_LIMIT):
+            self._drop_runner()
+            if self._control is None or self._control.closed:
+                raise _ZygoteDied("died")
+            raise CannotStart(
+                f"backend {self.plan.backend!r} cannot start: a process ended or hung while it was set up",
+                self._output.tail(),
+            )
         return self._runner
 
-    def _await_ready(self, runner: _Runner) -> None:
-        end = time.monotonic() + START_LIMIT
-        while True:
-            ended = runner.has_ended() or time.monotonic() > end
+    def _await_ready(self, runner: _Runner, limit: float) -> bool:
+        """Wait until the runner can take a case; False when it died or hangs. Raises `CannotStart`."""
+        end = time.monotonic() + limit
+        while not runner.ready:
+            stop = runner.has_ended() or time.monotonic() > end
             for message in runner.channel.poll():
-                if isinstance(message, wire.Ready):
-                    return
-                self._drop_runner()
-                raise CannotStart(message.reason, message.detail)
-            if ended:
-                self._output.drain()
-                self._drop_runner()
-                if self._control is None or self._control.closed:
-                    raise _ZygoteDied("died")
-                raise CannotStart(
-                    f"backend {self.plan.backend!r} cannot start: the process ended or hung while it was set up",
-                    self._output.tail(),
-                )
-            self._pump(POLL)
+                if isinstance(message, wire.Failed):
+                    if not runner.cases:
+                        self._drop_runner()
+                        raise CannotStart(message.reason, message.detail)
+                    self._output.note(f"a runner failed after its case: {message.reason}")
+                    return False
+                runner.ready = isinstance(message, wire.Ready)
+            self._output.drain()
+            if stop and not runner.ready:
+                return False
+            self._pump(0 if runner.ready else POLL)
+        return not runner.has_ended()
 
     def _follow(
         self, runner: _Runner, progress: _Progress, writer: Writer, records: list[Record]
@@ -384,6 +392,8 @@ class Supervisor:
             self._output.drain()
             for message in messages:
                 match message:
+                    case wire.Ready() if progress.done:
+                        runner.ready = True
                     case wire.Starting():
                         progress.starting(message)
                         self._output.next_sample()
@@ -397,11 +407,10 @@ class Supervisor:
                         deadline = time.monotonic() + self.limits.seconds
                     case wire.CaseDone():
                         # One that ended early could not rebuild what it had built before.
-                        progress.finish(max([message.samples, *(record.index + 1 for record in records)]))
-                        return None, ""
+                        progress.finish(max(message.samples, len(records) + len(progress.skip)))
                     case wire.Failed():
                         return Killed.ENGINE, message.reason
-            if ended:
+            if progress.done or ended:
                 return None, ""
             if messages:
                 continue
@@ -486,7 +495,7 @@ class Supervisor:
         self._finish(record, progress, writer, records)
         self._output.next_sample()
         if building and fields["outcome"] is not Outcome.INFRA:
-            progress.finish(record.index + 1)
+            progress.finish(len(records) + len(progress.skip))
 
     def _stage_in_flight(self) -> Stage:
         number = self._stage[0]
