@@ -1,11 +1,11 @@
 """A simulated IBM Spyre behind PyTorch: `import spyre_backend` makes `spyre` a device of the process.
 
-The device holds its tensors in host memory. Operators that it has no kernel for run on the host, are counted by name and
-warned about once. `torch.compile` goes through upstream Inductor into tile programs that a simulator runs. Nothing here
-imports Dynamo or Inductor before something is compiled.
+The device holds its tensors in host memory. Operators that it has no kernel for run on the host, are counted by name
+and warned about once. `torch.compile` goes through upstream Inductor into tile programs that a simulator runs. Nothing
+here imports Dynamo or Inductor before something is compiled.
 
-Raises `DeviceConflictError` if the process has another PrivateUse1 device, and `DeviceBuildError` if the C++ part cannot be
-built; both before torch has been changed.
+Raises `DeviceConflictError` if the process has another PrivateUse1 device, and `DeviceBuildError` if the C++ part
+cannot be built; both before torch has been changed.
 """
 
 from __future__ import annotations

@@ -489,8 +489,11 @@ at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mas
   static auto& record = record_of(find_op("aten::native_dropout_backward"));
   count(record);
   HostScope scope;
+  if (!grad.is_floating_point()) {
+    return HostView(record, 0).to_device(as_cpu(grad).mul(as_cpu(mask)).mul(scale));
+  }
   auto noise = as_cpu(mask).to(grad.scalar_type());
-  const auto output = as_cpu(grad).mul(scale == 0 ? noise : noise.div_(1 / scale));
+  const auto output = as_cpu(grad).mul(scale == 0 ? noise.zero_() : noise.div_(1 / scale));
   return HostView(record, 0).to_device(output);
 }
 
@@ -588,7 +591,8 @@ void register_cpu_kernels(torch::Library& m) {
       continue;
     }
     const bool composed = op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
-        op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+        op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+        op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
     const bool is_convolution = name.overload_name.empty() && listed(kContiguousResults, name.name);
     if (is_convolution || (composed && op->hasKernelForDispatchKey(DispatchKey::CPU))) {
       const auto full = c10::toString(name);

@@ -389,6 +389,10 @@ struct SpyreHooks final : at::PrivateUse1HooksInterface {
     check_device({kSpyre, index});
     return at::make_generator<SpyreGenerator>(index < 0 ? current_index() : index);
   }
+  // Asynchronous copies to the host ask for pinned memory; here all host memory is within reach.
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    return c10::GetCPUAllocator();
+  }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
     auto* impl = storage.unsafeGetStorageImpl();
     TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");

@@ -1,8 +1,8 @@
 """The simulated Spyre as a torch device. Importing this package registers it; see `registration`.
 
-- `as_cpu(tensor)`: a CPU tensor over the bytes of a spyre tensor, with its sizes, strides and offset; no copy. It keeps the
-  bytes alive. Raises `RuntimeError` for a tensor of another device.
-- `clock`: simulated time. `counters`: host fallbacks and copies. `memory`: memory that a real device would not let you set.
+- `as_cpu(tensor)`: a CPU tensor over the bytes of a spyre tensor, with its sizes, strides and offset; no copy. It keeps
+  the bytes alive. Raises `RuntimeError` for a tensor of another device.
+- `clock`: simulated time. `counters`: host fallbacks and copies. `memory`: knobs that a real device does not have.
 - `module`: what `torch.spyre` is.
 """
 

@@ -76,7 +76,8 @@ def load() -> ModuleType:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DeviceBuildError(f"cannot write the build cache {root} (SPYRE_BACKEND_CACHE chooses another): {error}") from None
+        message = f"cannot write the build cache {root} (SPYRE_BACKEND_CACHE chooses another): {error}"
+        raise DeviceBuildError(message) from None
     with _locked(root / f"{key}.lock"):
         if not library.exists():
             _build(library)
@@ -164,9 +165,8 @@ def _run_all(commands: list[list[str]]) -> None:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 command = waiting.pop()
-                running.append(
-                    subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-                )
+                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+                running.append(subprocess.Popen(command, text=True, errors="replace", **pipes))
             process = running.pop(0)
             output, _ = process.communicate()
             if process.returncode != 0:

@@ -1,6 +1,7 @@
 """`torch.spyre`: what torch and its users expect of a device module, with PyTorch's names and meanings.
 
-There is one device a process. Work runs in program order, so synchronising has nothing to wait for. Times are simulated.
+There is one device a process. Work runs in program order, so synchronising has nothing to wait for. Times are
+simulated.
 """
 
 from __future__ import annotations
@@ -139,11 +140,19 @@ class Stream(torch.Stream):
         return super().__new__(cls, device=torch.device("spyre", _index(device)), priority=priority)
 
 
-class Event(torch.Event):
-    """A point on the simulated clock. `elapsed_time` is in milliseconds of simulated time."""
+class _SpyreEvents(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and torch.device(instance.device).type == "spyre"
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
-        return super().__new__(cls, device="spyre", enable_timing=enable_timing, blocking=blocking)
+
+class Event(torch.Event, metaclass=_SpyreEvents):
+    """A point on the simulated clock. `elapsed_time` is in milliseconds of simulated time.
+
+    Makes plain `torch.Event`s, which is all that `torch.Event.elapsed_time` takes.
+    """
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+        return torch.Event("spyre", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
 @upstream.untraced

@@ -17,7 +17,7 @@ NAME = "spyre"
 
 
 def check_no_conflict() -> None:
-    """Raises `DeviceConflictError`, naming what is there, if this process has a PrivateUse1 device of another package."""
+    """Raises `DeviceConflictError`, naming what is there, if this process has another package's PrivateUse1 device."""
     taken = upstream.privateuse1_name()
     if taken != upstream.UNNAMED_PRIVATEUSE1:
         raise DeviceConflictError(
