@@ -146,5 +146,4 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     cpu_s: float | None = None
     records: int = 0
     torn_lines: int = 0  # lines that a dying process cut short
-    overloads: dict[str, list[str]] = {}  # "dispatcher" and "core": the ATen overloads of the torch that ran
     schema_version: int = SCHEMA_VERSION
