@@ -16,7 +16,7 @@ import torch
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-# ---- begin: device ----------------------------------------------------------------------------------------------------
+# ---- begin: device -------------------------------------------------------------------------------
 
 # The name that PrivateUse1 has before any package has renamed it: upstream has no constant for it.
 UNNAMED_PRIVATEUSE1 = "privateuseone"
@@ -49,6 +49,10 @@ def untraced(function: _F) -> _F:
     The mark that `torch._disable_dynamo` leads to, set without its wrapper, which imports Dynamo on the first call.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    # the mark only stops tracing into a call; a frame that compiled code reaches otherwise is skipped by its code object
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
     function._torchdynamo_disable_msg = f"torch.spyre.{function.__name__} acts on the device, not on tensors"  # type: ignore[attr-defined]
     return function
 
@@ -59,9 +63,9 @@ def constant_in_dynamo(function: _F) -> _F:
     return function
 
 
-# ---- end: device ------------------------------------------------------------------------------------------------------
+# ---- end: device ---------------------------------------------------------------------------------
 
-# ---- begin: inductor --------------------------------------------------------------------------------------------------
+# ---- begin: inductor -----------------------------------------------------------------------------------------------
 
 # Imported on first use, so that the device and the simulator work in a process that never imports torch._inductor.
 # Name here -> module, attribute. Each line says why the backend needs it.
@@ -178,4 +182,5 @@ def without_coalescing_analysis() -> contextlib.AbstractContextManager[Any]:
         return config.patch({"triton.coalesce_tiling_analysis": False})
     return contextlib.nullcontext()
 
-# ---- end: inductor ----------------------------------------------------------------------------------------------------
+
+# ---- end: inductor -------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ A range tree is one flat index that each fused node splits in its own way. The a
 splits in use, so that every iteration variable is a mixed-radix sum of axes and accesses stay affine.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,7 +31,7 @@ def refine(trees: Iterable[Any], used: set[sympy.Symbol], symbols: SymbolTable) 
             continue
         bounds = _chain(tree.numel, entries)
         inner_first = []
-        for position, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for position, (low, high) in enumerate(itertools.pairwise(bounds)):
             inner_first.append((f"{tree.prefix}{position}", low, upstream.exact_quotient(high, low)))
         axes.extend(Axis(name, sizes(size), tree.is_reduction) for name, _, size in reversed(inner_first))
         for entry in entries:

@@ -271,7 +271,7 @@ class SpyreKernel(upstream.SIMDKernel):  # type: ignore[misc, name-defined]
                 tuple(self.cse.newvar(upstream.unknown_bounds(), dtype=dtype, shape=()) for dtype in types)
                 for _ in range(2)
             ]
-            combined = combine(*params)
+            combined = upstream.unwrap_ops_value(combine(*params))
             outputs = tuple(self.cast(var, dtype).name for var, dtype in zip(combined, types, strict=True))
             translate = Translator({}, SymbolTable())
             body = tuple(pending(translate) for pending in self._body)

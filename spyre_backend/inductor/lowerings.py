@@ -62,10 +62,13 @@ def _on_device(device: str, args: tuple[Any, ...]) -> bool:
 
 def _contract(a: Any, b: Any, out_dtype: torch.dtype | None = None) -> Any:
     """`[..., m, k] @ [..., k, n]` with equal batch dimensions, as a `dot` reduction over k."""
-    lowering, ir, ops = upstream.lowering, upstream.ir, upstream.ops
+    ir, ops = upstream.ir, upstream.ops
     *batch, m, k = a.get_size()
     n = b.get_size()[-1]
     dtype = out_dtype or a.get_dtype()
+    if upstream.statically_equal(k, 0):
+        # an empty sum, which upstream's reductions refuse
+        return upstream.lowerings[aten.full]([*batch, m, n], 0, dtype=dtype, device=a.get_device())
     a.realize()
     b.realize()
     load_a, load_b = a.make_loader(), b.make_loader()

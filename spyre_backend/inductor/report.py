@@ -1,6 +1,6 @@
 """What the extension compiled: which operators reached lowering, which became programs, which stayed external.
 
-The data travel inside the generated module, so that a compilation served from Inductor's caches reports like a fresh one.
+The data travel inside the generated module, so that one served from Inductor's caches reports like a fresh one.
 """
 
 import json
@@ -75,6 +75,7 @@ _NOT_COMPUTATION = {
     "SetSourceTensorKernel",
     "ConcatKernel",
     "NopKernel",
+    "MultiOutput",
 }
 
 
