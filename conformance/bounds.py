@@ -36,6 +36,7 @@ CONTRACTION_LOSS = 2.0  # the CPU sums some ops in 16 bits itself (transposed co
 CONTRACTION_ROUNDINGS = 1.5  # half a unit for the output, one for an intermediate result in the same format
 UNEVIDENCED_ULPS = 16.0  # where neither an exact result nor a sensitivity can be computed
 TOO_LOOSE = 0.1  # of the result's size: what a bound may not exceed
+ZERO_IN_THEORY = 1e-4  # of what the CPU loses: an exact result so small is noise
 FEWEST_ULPS_LOOSE = 2.0  # except that no bound is asked to be finer than the format itself
 
 
@@ -189,7 +190,15 @@ def scale_of(target: Tensor) -> float:
 
 
 def typical_scale(subject: Subject, reference: Reference) -> float:
-    """Size that such a result has for general inputs; see `Reference.typical`."""
+    """Size of what went into a result that is itself small, so that rounding errors have something to be small beside.
+
+    Zero in theory (a gradient in which everything cancels): the float64 run gives noise far below that of the case's
+    dtype, each about its own eps times the size of the terms, which is therefore loss / eps. Else the size that such a
+    result has for general inputs, see `Reference.typical`.
+    """
+    loss = rms((subject.same - subject.target).nan_to_num(0.0, 0.0, 0.0)) or 0.0
+    if subject.has_exact and scale_of(subject.target) < ZERO_IN_THEORY * loss:
+        return loss / subject.input_formats.dtype.eps
     return (reference.typical()[subject.index] or 0.0) if subject.index is not None else 0.0
 
 

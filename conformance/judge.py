@@ -419,8 +419,11 @@ def _judge_gradients(j: _Judging) -> None:
         j.compared += 1
         if any(f.check in (Check.SHAPE, Check.DTYPE) for f in found):
             continue
-        if j.numerics is not NumericalClass.PROPERTY:
-            _judge_values(j, offset + i, e, g, j.prefix + e.path, j.numerics)
+        # The gradient of an exact or elementwise op is a sum over whatever was broadcast or selected.
+        single = j.numerics in (NumericalClass.EXACT, NumericalClass.ELEMENTWISE)
+        numerics = NumericalClass.COMPOSITE if single else j.numerics
+        if numerics is not NumericalClass.PROPERTY:
+            _judge_values(j, offset + i, e, g, j.prefix + e.path, numerics)
 
 
 def _judge_absent(j: _Judging, e: Leaf, g: Leaf) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance import trees
 from conformance.calls import SEED, CallResult, Leaf, invoke, prepare
 from conformance.cases import Case, NumericalClass, Sample
 from conformance.numerics import NumberFormat, round_to, ulp
@@ -317,12 +316,8 @@ class Reference:
         def other(x: Tensor) -> Tensor:
             return x * (0.5 + torch.rand(x.shape, dtype=torch.float64, generator=generator)).to(x.dtype)
 
-        inexact = any(_is_inexact(leaf) for _, leaf in trees.flatten((self.args, self.kwargs)))
-
         def convert(x: Any) -> Any:
             x = self._widen(x)
-            if not inexact and isinstance(x, Tensor) and x.dtype is not torch.bool:
-                x = x.to(self.wide)  # whole numbers are special inputs to many functions (the zeros of sinc)
             return _by_component(other, x) if _is_inexact(x) else x
 
         values = self._values(convert, convert)
