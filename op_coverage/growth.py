@@ -16,15 +16,22 @@ import torch
 from op_coverage.inputs import Call, seeded
 from op_coverage.upstream import pytree
 
-Resize = Callable[[int, int, int], int]
-"""(size, its dimension, leading size of the first tensor) -> new size."""
+Resize = Callable[[int, int, bool, bool], int]
+"""(size, its dimension, whether it is the leading size of the first tensor, whether it is in that tensor) -> new."""
 
-_PLANS: tuple[tuple[Resize, ...], ...] = (
-    # Odd steps first, because sizes that no block divides find more. Multiples keep what must divide. A change of the
-    # leading dimension alone is a larger batch.
-    (lambda n, d, lead: n + 2, lambda n, d, lead: n * 2, lambda n, d, lead: n + 2 * (d == 0 and n == lead)),
-    (lambda n, d, lead: n + 5, lambda n, d, lead: n * 3, lambda n, d, lead: n + 5 * (d == 0 and n == lead)),
-)
+
+def _changes(step: int, factor: int) -> tuple[Resize, ...]:
+    # Odd steps first, because sizes that no block divides find more; multiples keep what must divide. The others are a
+    # larger batch: in all tensors, or where the others have none, in the first.
+    return (
+        lambda n, d, leads, first: n + step,
+        lambda n, d, leads, first: n * factor,
+        lambda n, d, leads, first: n + step * (d == 0 and leads),
+        lambda n, d, leads, first: n + step * (d == 0 and first),
+    )
+
+
+_PLANS = (_changes(2, 2), _changes(5, 3))
 """For each replay, the changes to try in this order. Sizes 0 and 1 stay: compilers specialise on them."""
 
 
@@ -59,7 +66,7 @@ def _resized(resize: Resize, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             if leaf.layout is not torch.strided or leaf.is_nested or 0 in _strides_of_sizes_above_one(leaf):
                 return None
             lead = lead or (leaf.shape[0] if leaf.dim() else 0)
-            sizes = [resize(n, d, lead) if n > 1 else n for d, n in enumerate(leaf.shape)]
+            sizes = [resize(n, d, n == lead, not made) if n > 1 else n for d, n in enumerate(leaf.shape)]
             made[id(leaf)] = leaf if sizes == list(leaf.shape) else _repeat(leaf, sizes)
             changed |= sizes != list(leaf.shape)
         leaves[i] = made[id(leaf)]
@@ -73,7 +80,8 @@ def _strides_of_sizes_above_one(t: torch.Tensor) -> list[int]:
 def _repeat(t: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """`t` continued to `sizes` by its own elements, in the same order of dimensions in memory. Repeated floating
     elements are scaled down by an eighth each time, so that ties stay rare; indices stay within what they index."""
-    order = sorted(range(t.dim()), key=lambda d: (-t.stride(d), d))
+    strides = t.stride()
+    order = sorted(range(t.dim()), key=lambda d: (-strides[d], d))
     whole = t.resolve_conj().resolve_neg().permute(order)
     for d, axis in enumerate(order):
         if sizes[axis] == t.shape[axis]:

@@ -6,7 +6,7 @@ import fnmatch
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 DTYPES = ("float16", "float32", "bfloat16", "int64", "int32", "bool")
 """What is swept unless asked otherwise; the order in which the smoke tier looks for the first one that an op takes."""
+
+_LOOK_AHEAD = 8
+"""How many samples of an op are looked at for one that other sizes fit, where a tier runs only one."""
 
 _BOTH_MODES = (ShapeMode.STATIC, ShapeMode.DYNAMIC)
 
@@ -87,17 +90,13 @@ class OpSuite:
             raise ValueError(f"torch {torch.__version__} has no op {case.subject!r}")
         backward = case.direction is Direction.BACKWARD
 
-        def generate() -> Iterator[OpSample]:
-            return inputs.generate(info, _dtype(case.dtype), requires_grad=backward, seed=options.seed)
-
+        made = inputs.generate(info, _dtype(case.dtype), requires_grad=backward, seed=options.seed)
         limit = TIERS[options.tier].max_samples if options.max_samples is None else options.max_samples
-        chosen: Iterable[OpSample] = generate()
         if limit == 1:
-            chosen = _first_telling(generate)
-        elif limit is not None:
-            chosen = itertools.islice(chosen, limit)
-        for sample in chosen:
-            yield _judged(case, info, sample)
+            yield from _first_telling(case, info, made)
+        else:
+            for sample in itertools.islice(made, limit):
+                yield _judged(case, info, sample)
 
     def manifest(self) -> Mapping[str, Any]:
         """What the report needs to know about the installed torch: its overloads, and the ops without a class."""
@@ -190,18 +189,28 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _first_telling(generate: Callable[[], Iterator[OpSample]]) -> Iterator[OpSample]:
-    """The first sample with a tensor of two elements or more, which OpInfo seldom puts first; else the first with an
-    element, else the first. Its own index either way."""
+def _first_telling(case: Case, info: upstream.OpInfo, samples: Iterator[OpSample]) -> Iterator[Sample]:
+    """The first sample with a tensor of two elements or more, which OpInfo seldom puts first; with symbolic sizes, one
+    of the first that other sizes fit as well. Without any, the sample with most elements. Its own index in any case."""
     from op_coverage import inputs
 
     best: OpSample | None = None
-    for sample in generate():
-        if best is None or inputs.most_elements(sample) > inputs.most_elements(best):
-            best = sample
-        if inputs.most_elements(best) > 1:
+    fixed: Sample | None = None
+    for sample in samples:
+        if inputs.most_elements(sample) < 2:
+            best = max(best or sample, sample, key=inputs.most_elements)
+            continue
+        made = _judged(case, info, sample)
+        fixed = fixed or made
+        if case.shape_mode is ShapeMode.STATIC or made.replays:
+            yield made
+            return
+        if sample.index >= _LOOK_AHEAD:
             break
-    return iter(() if best is None else (best,))
+    if fixed is not None:
+        yield fixed
+    elif best is not None:
+        yield _judged(case, info, best)
 
 
 def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:

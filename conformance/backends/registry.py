@@ -9,6 +9,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -18,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from conformance import forked
 from conformance.backends.compiled import CompiledBackend
 from conformance.backends.device import DeviceBackend
 from conformance.backends.protocol import PROTOCOL_VERSION, Backend, BackendError, Capabilities
@@ -82,7 +84,7 @@ def find(
 
 def available() -> list[Listing]:
     """Every installed backend, by name; one that fails to load is listed as unavailable, with the reason."""
-    return [_listing(entry) for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]
+    return [_listed(entry) for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]
 
 
 def missing(backend: object) -> list[str]:
@@ -120,14 +122,32 @@ def capabilities(backend: Backend) -> Capabilities:
         raise BackendError(f"backend {backend.name!r}: capabilities(): {error} (fields: {fields})") from None
 
 
+LOADING_S = 120.0
+"""How long a package may take to import when backends are listed: one may build an extension at its first import."""
+
+
+def _listed(entry: EntryPoint) -> Listing:
+    """In a child where the adapter lies in the backend's own package: importing that may import torch or register a
+    device, and listing must leave no trace. This package's own adapters import nothing heavy."""
+    if entry.module.partition(".")[0] == __package__.partition(".")[0] or not hasattr(os, "fork"):
+        return _listing(entry)
+    report = forked.run(lambda: [msgspec.json.encode(_listing(entry))], LOADING_S)
+    if report.lines:
+        return msgspec.json.decode(report.lines[0], type=Listing)
+    return Listing(entry.name, _source(entry), False, f"does not load: {report.end} ({report.detail})")
+
+
+def _source(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "?"
+
+
 def _listing(entry: EntryPoint) -> Listing:
-    source = entry.dist.name if entry.dist else "?"
     try:
         backend = validate(_instantiate(entry.load(), entry.name, options=None, device=None), entry.name)
         ok, detail = backend.availability()
     except Exception as error:  # a broken backend must not hide the others
         ok, detail = False, f"does not load: {_one_line(error)}"
-    return Listing(entry.name, source, bool(ok), str(detail))
+    return Listing(entry.name, _source(entry), bool(ok), str(detail))
 
 
 def _from_entry_point(name: str) -> Any:

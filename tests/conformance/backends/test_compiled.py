@@ -1,0 +1,96 @@
+"""`compile:NAME`, `device:MODULE` and the named adapters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from conformance import observe
+from conformance.backends import registry
+from conformance.backends.protocol import BackendError
+
+REGISTERS = """
+from functools import partial
+import torch
+from torch._dynamo import register_backend
+
+@register_backend(name="test_compiled_own")
+def own(gm, example_inputs, options=None):
+    own.options = options
+    return gm.forward
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "registers_own_backend.py").write_text(REGISTERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "registers_own_backend"
+
+
+def test_a_name_that_a_module_registers(module: str) -> None:
+    backend = registry.find("compile:test_compiled_own", backend_import=module, backend_options={"level": 3})
+    assert backend.availability()[0]
+    backend.setup()
+    x = torch.arange(4.0)
+    torch.testing.assert_close(backend.compile(torch.sin, dynamic=False)(x), x.sin())
+    import registers_own_backend
+
+    assert registers_own_backend.own.options == {"level": 3}
+    scope: dict = {"fn": torch.sin}
+    exec(backend.imports, scope)
+    torch.testing.assert_close(eval(backend.compile_source.format(dynamic=True), scope)(x), x.sin())
+
+
+def test_a_name_that_nobody_registers() -> None:
+    with pytest.raises(BackendError, match="Dynamo knows no 'inducto'; did you mean 'inductor'"):
+        registry.find("compile:inducto").setup()
+    absent = registry.find("compile:x", backend_import=["no_such_module_here"])
+    assert absent.availability() == (False, "not installed: no_such_module_here")
+    with pytest.raises(BackendError, match="cannot import no_such_module_here"):
+        absent.setup()
+
+
+def test_a_device_that_no_module_registers() -> None:
+    if observe.out_of_tree_device() is None:
+        with pytest.raises(BackendError, match=r"importing json registers no device; say which by --device"):
+            registry.find("device:json").setup()
+    with pytest.raises(BackendError, match="no tensor can be made on 'nosuch'"):
+        registry.find("device:nosuch", backend_import="json").setup()
+
+
+@pytest.mark.parametrize("mode", ["inductor", "eager"])
+def test_a_device_is_driven_through_inductor_or_eagerly(mode: str) -> None:
+    backend = registry.find("device:cpu", backend_import="json", backend_options={"mode": mode})
+    backend.setup()
+    assert (backend.compile(torch.sin, dynamic=False) is torch.sin) == (mode == "eager")
+    assert (backend.compile_source == "fn") == (mode == "eager")
+
+
+def test_inductor_on_a_device_that_is_not_here() -> None:
+    if not torch.cuda.is_available():
+        backend = registry.find("inductor", device="cuda")
+        assert backend.name == "inductor-cuda"
+        with pytest.raises(BackendError, match="sees no cuda device here"):
+            backend.setup()
+
+
+def test_inductor_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert registry.find("inductor").availability() == (
+        False,
+        "no C++ compiler: g++, clang++, c++ not found (set CXX)",
+    )
+
+
+@pytest.mark.parametrize(("name", "package"), [("torch_spyre", "torch-spyre"), ("torch_sendnn", "torch_sendnn")])
+def test_real_hardware_says_why_it_is_not_here(name: str, package: str) -> None:
+    available, reason = registry.find(name).availability()
+    if not available:
+        assert package in reason
