@@ -405,6 +405,7 @@ class Runner:
             )
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a sample are its own
             record = self._escaped(request, sample.index, error)
+            record.digest, record.numerics = sample.digest, str(sample.numerics)
         self._exit_if_forked()
         if record.outcome is Outcome.ERROR and memory.is_exhausted(record.message):
             record.outcome = Outcome.OOM

@@ -415,16 +415,16 @@ class Supervisor:
             if messages:
                 continue
             now = time.monotonic()
-            if now > deadline:
-                self._await_stacks(runner)
-                _kill_group(runner.pid)
-                return Killed.TIMEOUT, ""
-            if now > look:
+            if now > min(look, deadline):
                 look = now + POLL
                 # The kernel's limit counts private memory; this one what is really there, shared memory too.
                 if self.limits.memory and runner.rss() - runner.base_rss > self.limits.memory:
                     _kill_group(runner.pid)
                     return Killed.MEMORY, ""
+            if now > deadline:
+                self._await_stacks(runner)
+                _kill_group(runner.pid)
+                return Killed.TIMEOUT, ""
             self._pump(min(POLL, deadline - now))
 
     def _finish(self, record: Record, progress: _Progress, writer: Writer, records: list[Record]) -> None:
