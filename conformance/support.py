@@ -29,7 +29,8 @@ VIEWS = frozenset(
     _neg_view _test_autograd_multiple_dispatch_view swapaxes swapdims moveaxis numpy_T mT mH H adjoint unflatten
     flatten tensor_split hsplit vsplit dsplit positive resolve_conj resolve_neg is_same_size size stride dim
     numel sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous _nested_view_from_buffer
-    _nested_view_from_jagged _nested_get_values _indices _values
+    _nested_view_from_jagged _nested_get_values _indices _values _fw_primal _make_dual _unpack_dual
+    broadcast_to conj linalg_diagonal matrix_H slice_inverse _sparse_broadcast_to
     """.split()  # noqa: SIM905
 )
 """Operators that return an alias of their input or look at metadata alone. A test holds it against torch's schemas."""
