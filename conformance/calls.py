@@ -200,7 +200,7 @@ class _Copier:
         base = None
         address = t.untyped_storage().data_ptr()
         alone = self.users[address] == 1 or address == 0
-        if alone and not t.is_conj() and not t.is_neg() and (_fills_storage(t) or t.numel() == 0):
+        if alone and not t.is_conj() and not t.is_neg() and _fills_storage(t):
             made = self._to_device(source)
             if made.stride() != t.stride():
                 made = torch.empty_strided(t.shape, t.stride(), dtype=made.dtype, device=self.device).copy_(made)
@@ -221,7 +221,9 @@ class _Copier:
 
 def _move_value(path: str, leaf: Any, device: torch.device, convert: Converter | None) -> Any:
     if isinstance(leaf, torch.Generator):
-        return leaf.clone_state() if leaf.device.type == device.type else torch.Generator(device).manual_seed(SEED)
+        if leaf.device.type == device.type:
+            return leaf.clone_state()
+        return torch.Generator(device).manual_seed(leaf.initial_seed())
     if isinstance(leaf, torch.device) and leaf.type == "cpu":
         return device
     if path.endswith("['device']") and leaf == "cpu":
