@@ -139,17 +139,17 @@ def _multinomial(args: Sequence[Any], kwargs: Mapping[str, Any], output: Tensor)
 # --- dropout ----------------------------------------------------------------------------------------------------------
 
 
-def _rate(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+def _rate(args: Sequence[Any], kwargs: Mapping[str, Any], training_by_default: bool) -> float:
     """The probability of dropping; 0 outside training."""
     p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-    training = args[2] if len(args) > 2 else kwargs.get("training", True)
+    training = args[2] if len(args) > 2 else kwargs.get("training", training_by_default)
     return float(p) if training else 0.0
 
 
 def dropout(subject: str, inputs: Inputs, output: Any, reference: Any) -> str | None:
     """Every element is 0 or x / (1 - p); in dropout2d and 3d whole channels are."""
     args, kwargs = inputs
-    x, p = args[0].double(), _rate(args, kwargs)
+    x, p = args[0].double(), _rate(args, kwargs, True)
     kept = torch.zeros_like(x) if p >= 1 else x / (1 - p)
     return _two_way(subject, x, output, kept, torch.zeros_like(x), p)
 
@@ -158,7 +158,7 @@ def alpha_dropout(subject: str, inputs: Inputs, output: Any, reference: Any) -> 
     """Every element is a·x + b or a·α + b, with the constants of Klambauer et al., "Self-Normalizing Neural Networks"
     (2017), section 3: the mean and variance of standard normal input are kept; α is the negative limit of SELU."""
     args, kwargs = inputs
-    p = _rate(args, kwargs)
+    p = _rate(args, kwargs, False)
     x = args[0].double()
     if p >= 1:
         return _two_way(subject, x, output, torch.zeros_like(x), torch.zeros_like(x), p)
@@ -202,13 +202,12 @@ def _two_way(
 
 
 def _channels(subject: str, y: Tensor) -> int | None:
-    """First dimension inside a channel, for the ops that drop whole channels."""
-    inner = {"nn.functional.dropout2d": 2, "nn.functional.dropout3d": 3}.get(subject)
-    if subject.startswith("nn.functional.feature_alpha_dropout"):
-        return 2 if y.dim() > 2 else None
-    if inner is None or y.dim() <= inner:
-        return None
-    return 2 if y.dim() == inner + 2 else 1
+    """First dimension inside a channel, for the ops that drop whole channels. All take a batch first, except that
+    dropout3d takes a single sample of four dimensions."""
+    if subject == "nn.functional.dropout3d":
+        return y.dim() - 3
+    whole = subject == "nn.functional.dropout2d" or subject.startswith("nn.functional.feature_alpha_dropout")
+    return 2 if whole and y.dim() > 2 else None
 
 
 def random_slope(subject: str, inputs: Inputs, output: Any, reference: Any) -> str | None:
