@@ -152,7 +152,8 @@ def _fill_from_dynamo(seen: Seen, before: _Snapshot) -> None:
     limits = {item.fail_reason.splitlines()[0] for item in frames if "ecompile limit" in (item.fail_reason or "")}
     if limits:
         seen.notes["recompile limit"] = "; ".join(sorted(limits))
-    hits = delta["aot_autograd", "autograd_cache_hit"] + delta["inductor", "fxgraph_cache_hit"]
+    # A hit of AOTAutograd's cache loads its graphs through Inductor's, which may count them as hits once more.
+    hits = max(delta["aot_autograd", "autograd_cache_hit"], delta["inductor", "fxgraph_cache_hit"])
     misses = delta["inductor", "fxgraph_cache_miss"]
     if hits or misses or delta["aot_autograd", "autograd_cache_miss"]:
         seen.cache_hits, seen.cache_misses = hits, misses
@@ -295,6 +296,10 @@ def _peak_memory(device: str) -> tuple[int, int | None]:
 # --- upstream Inductor ------------------------------------------------------------------------------------------------
 
 
+READS = "conformance: reads, changes nothing"
+"""What our passes are in Inductor's cache key."""
+
+
 class _LoweredPass(CustomGraphPass):
     """Counts the overloads of the graph that is about to be lowered; changes nothing."""
 
@@ -307,7 +312,10 @@ class _LoweredPass(CustomGraphPass):
                 self.probe.lowered[node.target.name()] += 1
 
     def uuid(self) -> str:
-        return "conformance: reads, changes nothing"
+        return READS
+
+    def __reduce__(self) -> tuple[Any, ...]:  # Inductor's cache key pickles its settings
+        return str, (READS,)
 
 
 class _ScheduledPass(CustomSchedulerPass):
@@ -328,7 +336,10 @@ class _ScheduledPass(CustomSchedulerPass):
         return nodes
 
     def uuid(self) -> str:
-        return "conformance: reads, changes nothing"
+        return READS
+
+    def __reduce__(self) -> tuple[Any, ...]:  # Inductor's cache key pickles its settings
+        return str, (READS,)
 
 
 class InductorProbe:

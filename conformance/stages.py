@@ -30,6 +30,7 @@ COMPILE_FRAMES: tuple[tuple[str, str, Stage], ...] = (
     ),
     ("_inductor/compile_fx.py", "", Stage.AUTOGRAD),
     ("_inductor/", "", Stage.LOWER),
+    ("fx/experimental/proxy_tensor.py", "maybe_handle_decomp", Stage.DECOMPOSE),
     ("_decomp/", "", Stage.DECOMPOSE),
     ("_refs/", "", Stage.DECOMPOSE),
     ("_prims/", "", Stage.DECOMPOSE),
@@ -49,18 +50,23 @@ COMPILING = re.compile(
 """A traceback that passes through one of these was compiling; any other was running."""
 
 
+GLUE = frozenset({"_dynamo/eval_frame.py"})
+"""Files whose frames say nothing: they are on every stack."""
+
+
 def stage_of(error: BaseException) -> Stage:
     """Where an exception that came out of a compiled callable arose, from its type and its traceback."""
     compiled = _first(error, "BackendCompilerFailed")
-    if compiled is not None:  # Dynamo's frames around the backend say nothing: by its type it is the backend's
-        found = _innermost(_frames(compiled))
-        return Stage.LOWER if found in (None, Stage.CAPTURE) else found
-    if _first(error, "TorchDynamoException", "FailOnRecompileLimitHit") is not None:
+    if compiled is None and _first(error, "TorchDynamoException", "FailOnRecompileLimitHit") is not None:
         return Stage.CAPTURE
-    frames = _frames(error)
-    if any(COMPILING.match(f"{file}:{function}") for file, function in frames):
-        return _innermost(frames) or Stage.LOWER
-    return Stage.RUN
+    frames, called_out = _frames(compiled or error)
+    if compiled is None and not any(COMPILING.match(f"{file}:{function}") for file, function in frames):
+        return Stage.RUN
+    stage = _innermost(frames)
+    if stage is None or (compiled is not None and stage is Stage.CAPTURE):
+        return Stage.LOWER
+    # AOTAutograd or Dynamo called a compiler that is not torch's, and that is where it arose.
+    return Stage.LOWER if called_out and stage in (Stage.AUTOGRAD, Stage.CAPTURE) else stage
 
 
 def _is(error: BaseException, *names: str) -> bool:
@@ -88,15 +94,18 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         queue += [getattr(item, "inner_exception", None), item.__cause__]
 
 
-def _frames(error: BaseException) -> list[tuple[str, str]]:
-    """`(file from the torch package on, function)` of every frame within torch, innermost first."""
-    found: list[tuple[str, str]] = []
-    for item in [error, getattr(error, "inner_exception", None)]:
-        if item is not None:
-            codes = [frame.f_code for frame, _ in traceback.walk_tb(item.__traceback__)]
-            inside = [(file, code.co_name) for code in reversed(codes) if (file := _inside_torch(code))]
-            found = inside if len(inside) > len(found) else found
-    return found
+def _frames(error: BaseException) -> tuple[list[tuple[str, str]], bool]:
+    """`(file from the torch package on, function)` of every frame within torch, innermost first.
+
+    And whether the innermost frame of all is not torch's.
+    """
+    codes = [code for item in chain(error) for code in _codes(item)]
+    inside = [(file, code.co_name) for code in reversed(codes) if (file := _inside_torch(code))]
+    return [frame for frame in inside if frame[0] not in GLUE], bool(codes) and not _inside_torch(codes[-1])
+
+
+def _codes(error: BaseException) -> list[CodeType]:
+    return [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def _inside_torch(code: CodeType) -> str:
