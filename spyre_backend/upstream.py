@@ -49,7 +49,7 @@ def untraced(function: _F) -> _F:
     The mark that `torch._disable_dynamo` leads to, set without its wrapper, which imports Dynamo on the first call.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    # the mark only stops tracing into a call; a frame that compiled code reaches otherwise is skipped by its code object
+    # the mark only stops tracing into a call; a frame reached in another way is skipped by its code object
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
@@ -180,6 +180,13 @@ def without_coalescing_analysis() -> contextlib.AbstractContextManager[Any]:
     config = _upstream("inductor_config")
     if hasattr(config.triton, "coalesce_tiling_analysis"):
         return config.patch({"triton.coalesce_tiling_analysis": False})
+    return contextlib.nullcontext()
+
+def sorts_of_any_size() -> contextlib.AbstractContextManager[Any]:
+    """Lower sorts, and what is made of them, to Inductor's own sort, whatever the size of the dimension."""
+    config = _upstream("inductor_config")
+    if hasattr(config.triton, "decompose_sort_ops"):
+        return config.patch({"triton.decompose_sort_ops": True})
     return contextlib.nullcontext()
 
 

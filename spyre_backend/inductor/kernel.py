@@ -393,6 +393,13 @@ class OpsProxy(upstream.CSEProxy):  # type: ignore[misc, name-defined]
                 var.bounds = var.bounds.tighten(bounds)
         return result
 
+    def store(self, name: str, index: Any, value: Any, mode: str | None = None) -> None:
+        # upstream knows one accumulating mode; after none of them is the stored value what memory holds
+        super().store(name, index, value, mode=mode)
+        if mode is not None:
+            self.kernel.cse.store_cache.pop(name, None)
+            self.kernel.must_keep_buffers.add(name)
+
 
 def _is_floating(number: Any) -> bool:
     return isinstance(number, (float, sympy.Float)) or (isinstance(number, sympy.Expr) and not number.is_integer)

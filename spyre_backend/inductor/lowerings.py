@@ -1,113 +1,85 @@
-"""Lowerings of the device, for operators that upstream lowers only for Triton or only to external calls.
+"""Lowerings of the device, in front of upstream's: the same operators, dispatched on the device of their operands.
 
-Upstream has one lowering per operator for all devices. `install` puts a dispatcher in front: calls with a tensor on
-our device go to the lowering here, all others to upstream's, unchanged.
+Upstream has one lowering per operator for all devices. `install` puts a dispatcher into its table: calls with a
+tensor on our device go to the lowering here, all others to upstream's, unchanged.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from spyre_backend import upstream
+from spyre_backend.inductor import contraction, scatter
 
 aten = torch.ops.aten
 Lowering = Callable[..., Any]
 
-_ours: dict[Any, Lowering] = {}
+# operator -> its lowering here
+_OURS: dict[Any, Lowering] = {
+    aten.mm: contraction.matmul,
+    aten.bmm: contraction.matmul,
+    aten.addmm: contraction.addmm,
+    aten.baddbmm: contraction.addmm,
+    aten.addbmm: contraction.addbmm,
+    aten._int_mm: contraction.int_matmul,
+    aten.convolution: contraction.convolution,
+    aten.convolution_backward: contraction.convolution_backward,
+    aten.scatter_: scatter.scatter_,
+    aten.scatter_add_: scatter.scatter_add_,
+    aten.scatter_reduce_: scatter.scatter_reduce_,
+    aten.scatter_add: scatter.functional(scatter.scatter_add_),
+    aten.scatter_reduce: scatter.functional(scatter.scatter_reduce_),
+    aten.scatter: scatter.functional(scatter.scatter_),
+}
 
-
-def _lowers(*overloads: Any) -> Callable[[Lowering], Lowering]:
-    def register(function: Lowering) -> Lowering:
-        _ours.update(dict.fromkeys(overloads, function))
-        return function
-
-    return register
+# lowered by upstream through its own sort, which it does for large dimensions only where it is told to
+_SORTING = (aten.sort, aten.topk, aten.kthvalue, aten.mode)
 
 
 def install(device: str) -> None:
-    """Dispatch the operators of this module to it, for tensors on `device`."""
+    """Dispatch the operators of this module, for tensors on `device`."""
     table = upstream.lowerings
-    for overload, ours in _ours.items():
-        table[overload] = _dispatcher(device, ours, table.get(overload), overload)
+    for packet, ours in _OURS.items():
+        for key in _keys(packet):
+            table[key] = _dispatcher(device, ours, table.get(key), key)
+    for packet in _SORTING:
+        for key in _keys(packet):
+            if key in table:
+                table[key] = _dispatcher(device, _sorting(table[key]), table[key], key)
 
 
-def _dispatcher(device: str, ours: Lowering, theirs: Lowering | None, overload: Any) -> Lowering:
+def _keys(packet: Any) -> Iterable[Any]:
+    return (packet, *(getattr(packet, name) for name in packet.overloads() if "out" not in name))
+
+
+def _dispatcher(device: str, ours: Lowering, theirs: Lowering | None, key: Any) -> Lowering:
     @functools.wraps(theirs or ours)
     def lower(*args: Any, **kwargs: Any) -> Any:
         if _on_device(device, args):
-            result = ours(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+            return ours(*args, **kwargs)
         if theirs is None:
-            raise NotImplementedError(f"no lowering for {overload}")
+            # upstream has none either: say so as it would, instead of hiding behind this dispatcher
+            return upstream.lowering.fallback_handler(key, add_to_fallback_set=False)(*args, **kwargs)
         return theirs(*args, **kwargs)
 
     return lower
 
 
-def _on_device(device: str, args: tuple[Any, ...]) -> bool:
+def _on_device(device: str, args: Iterable[Any]) -> bool:
     for arg in args:
         if isinstance(arg, (list, tuple)):
-            if _on_device(device, tuple(arg)):
+            if _on_device(device, arg):
                 return True
         elif isinstance(arg, upstream.ir.IRNode) and (found := arg.get_device()) is not None:
             return found.type == device
     return False
 
 
-# ---- matrix products -------------------------------------------------------------------------------------------------
+def _sorting(theirs: Lowering) -> Lowering:
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        with upstream.sorts_of_any_size():
+            return theirs(*args, **kwargs)
 
-
-def _contract(a: Any, b: Any, out_dtype: torch.dtype | None = None) -> Any:
-    """`[..., m, k] @ [..., k, n]` with equal batch dimensions, as a `dot` reduction over k."""
-    ir, ops = upstream.ir, upstream.ops
-    *batch, m, k = a.get_size()
-    n = b.get_size()[-1]
-    dtype = out_dtype or a.get_dtype()
-    if upstream.statically_equal(k, 0):
-        # an empty sum, which upstream's reductions refuse
-        return upstream.lowerings[aten.full]([*batch, m, n], 0, dtype=dtype, device=a.get_device())
-    a.realize()
-    b.realize()
-    load_a, load_b = a.make_loader(), b.make_loader()
-
-    def product(index: Any, reduction_index: Any) -> Any:
-        *outer, i, j = index
-        (r,) = reduction_index
-        return ops.dot(load_a([*outer, i, r]), load_b([*outer, r, j]))
-
-    result = ir.Reduction.create(
-        device=a.get_device(),
-        dst_dtype=dtype,
-        src_dtype=a.get_dtype(),
-        inner_fn=product,
-        ranges=[*batch, m, n],
-        reduction_ranges=[k],
-        reduction_type="dot",
-    )
-    result.realize()
-    return result
-
-
-@_lowers(aten.mm.default, aten.bmm.default)
-def _matmul(a: Any, b: Any, *, layout: Any = None) -> Any:
-    return _contract(a, b)
-
-
-@_lowers(aten.addmm.default, aten.baddbmm.default)
-def _addmm(bias: Any, a: Any, b: Any, *, alpha: Any = 1, beta: Any = 1, layout: Any = None) -> Any:
-    product = _contract(a, b)
-    add, mul = upstream.lowerings[aten.add], upstream.lowerings[aten.mul]
-    if alpha != 1:
-        product = mul(product, alpha)
-    # beta == 0 ignores the bias, NaN included
-    return product if beta == 0 else add(product, bias if beta == 1 else mul(bias, beta))
-
-
-# ---- sorting ---------------------------------------------------------------------------------------------------------
-
-
-def _upstream_lowering(overload: Any) -> Lowering:
-    return upstream.lowerings[overload].__wrapped__
+    return lower

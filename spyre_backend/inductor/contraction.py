@@ -1,0 +1,289 @@
+"""Matrix products and convolutions as sums of products over reduction axes: Inductor's `dot` reduction.
+
+The kernel turns a `dot` reduction into the `matmul` instruction, so that element-wise neighbours fuse with it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from spyre_backend import upstream
+
+aten = torch.ops.aten
+Index = Sequence[Any]
+
+
+def _lower(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """Upstream's lowering of another operator."""
+    return upstream.lowerings[operator](*args, **kwargs)
+
+
+def contract(
+    like: Any, dtype: torch.dtype, outer: Index, inner: Index, a: Callable[..., Any], b: Callable[..., Any]
+) -> Any:
+    """`result[outer] = Σ over inner of a(outer, inner) · b(outer, inner)`, on the device of `like`, in `dtype`."""
+    if any(upstream.statically_equal(size, 0) for size in inner):
+        # an empty sum, which upstream's reductions refuse
+        return _lower(aten.full, list(outer), 0, dtype=dtype, device=like.get_device())
+    result = upstream.ir.Reduction.create(
+        device=like.get_device(),
+        dst_dtype=dtype,
+        src_dtype=like.get_dtype(),
+        inner_fn=lambda index, reduced: upstream.ops.dot(a(index, reduced), b(index, reduced)),
+        ranges=list(outer),
+        reduction_ranges=list(inner),
+        reduction_type="dot",
+    )
+    result.realize()
+    return result
+
+
+def matmul(a: Any, b: Any, out_dtype: torch.dtype | None = None, *, layout: Any = None) -> Any:
+    """`[..., m, k] @ [..., k, n]` with equal batch dimensions."""
+    a.realize()
+    b.realize()
+    *batch, m, k = a.get_size()
+    load_a, load_b = a.make_loader(), b.make_loader()
+    return contract(
+        a,
+        out_dtype or a.get_dtype(),
+        [*batch, m, b.get_size()[-1]],
+        [k],
+        lambda index, reduced: load_a([*index[:-1], *reduced]),
+        lambda index, reduced: load_b([*index[:-2], *reduced, index[-1]]),
+    )
+
+
+def int_matmul(a: Any, b: Any, *, layout: Any = None) -> Any:
+    """int8 product, accumulated in int32."""
+    return matmul(a, b, torch.int32)
+
+
+def _scaled_sum(bias: Any, product: Any, alpha: Any, beta: Any) -> Any:
+    if alpha != 1:
+        product = _lower(aten.mul, product, alpha)
+    # beta == 0 ignores the bias, NaN included
+    return product if beta == 0 else _lower(aten.add, product, bias if beta == 1 else _lower(aten.mul, bias, beta))
+
+
+def addmm(
+    bias: Any, a: Any, b: Any, out_dtype: Any = None, *, alpha: Any = 1, beta: Any = 1, layout: Any = None
+) -> Any:
+    """`beta·bias + alpha·(a @ b)`."""
+    return _scaled_sum(bias, matmul(a, b, out_dtype), alpha, beta)
+
+
+def addbmm(bias: Any, a: Any, b: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
+    """`beta·bias + alpha·Σ over the batch of (a @ b)`."""
+    a.realize()
+    b.realize()
+    batch, m, k = a.get_size()
+    load_a, load_b = a.make_loader(), b.make_loader()
+    product = contract(
+        a,
+        a.get_dtype(),
+        [m, b.get_size()[-1]],
+        [batch, k],
+        lambda index, reduced: load_a([reduced[0], index[0], reduced[1]]),
+        lambda index, reduced: load_b([*reduced, index[1]]),
+    )
+    return _scaled_sum(bias, product, alpha, beta)
+
+
+# ---- convolutions ----------------------------------------------------------------------------------------------------
+
+
+class _Geometry:
+    """Strides, paddings and dilations of a convolution, one per spatial dimension."""
+
+    def __init__(self, dims: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> None:
+        self.stride, self.padding, self.dilation = (
+            list(values) * dims if len(values) == 1 else list(values) for values in (stride, padding, dilation)
+        )
+
+    def source(self, position: Index, tap: Index) -> list[Any]:
+        """Where in the input the kernel element `tap` looks for the output at `position`; may lie outside."""
+        return [
+            o * s + k * d - p
+            for o, k, s, d, p in zip(position, tap, self.stride, self.dilation, self.padding, strict=True)
+        ]
+
+    def load_source(self, load: Callable[..., Any], lead: Index, at: Index, tap: Index, sizes: Index) -> Any:
+        """`load` at the source of `at`; zero in the padding."""
+        where = self.source(at, tap)
+        ranges = [(position, size) for position, size, p in zip(where, sizes, self.padding, strict=True) if p != 0]
+        return _guarded(lambda: load([*lead, *where]), ranges, [])
+
+    def load_target(self, load: Callable[..., Any], lead: Index, at: Index, tap: Index, sizes: Index) -> Any:
+        """`load` at the outputs that have `at` as their source through `tap`; zero where there is none."""
+        shifted = [a + p - k * d for a, k, p, d in zip(at, tap, self.padding, self.dilation, strict=True)]
+        where = [
+            value if step == 1 else upstream.FloorDiv(value, step)
+            for value, step in zip(shifted, self.stride, strict=True)
+        ]
+        multiples = [(value, step) for value, step in zip(shifted, self.stride, strict=True) if step != 1]
+        return _guarded(lambda: load([*lead, *where]), list(zip(where, sizes, strict=True)), multiples)
+
+
+def _guarded(load: Callable[[], Any], ranges: list[tuple[Any, Any]], multiples: list[tuple[Any, int]]) -> Any:
+    """`load()` where every position lies in its range and every value is a multiple of its step, else zero."""
+    ops = upstream.ops
+    conditions = []
+    for position, size in ranges:
+        value = ops.index_expr(position, torch.int64)
+        conditions.append(ops.ge(value, ops.constant(0, torch.int64)))
+        conditions.append(ops.lt(value, ops.index_expr(size, torch.int64)))
+    for position, step in multiples:
+        value = ops.index_expr(position, torch.int64)
+        conditions.append(ops.eq(ops.remainder(value, ops.constant(step, torch.int64)), ops.constant(0, torch.int64)))
+    if not conditions:
+        return load()
+    mask = conditions[0]
+    for condition in conditions[1:]:
+        mask = ops.logical_and(mask, condition)
+    return ops.masked(mask, load, 0)
+
+
+def _guarded_source(geometry: _Geometry, x: Any) -> Callable[..., Any]:
+    load, sizes = x.make_loader(), x.get_size()[2:]
+    return lambda lead, at, tap: geometry.load_source(load, lead, at, tap, sizes)
+
+
+def _guarded_target(geometry: _Geometry, x: Any) -> Callable[..., Any]:
+    load, sizes = x.make_loader(), x.get_size()[2:]
+    return lambda lead, at, tap: geometry.load_target(load, lead, at, tap, sizes)
+
+
+def _merge_groups(result: Any, sizes: Index) -> Any:
+    return _lower(aten.view, result, list(sizes))
+
+
+def _into_outputs(x: Any, weight: Any, groups: int, spatial: Index, fetch: Callable[..., Any]) -> Any:
+    """`[n, c_out, *spatial]` from `x` and a weight `[c_out, c_in / groups, *kernel]`."""
+    c_out, per_group, *kernel = weight.get_size()
+    outputs = c_out // groups if groups != 1 else c_out
+    load_weight = weight.make_loader()
+    batch = x.get_size()[0]
+    result = contract(
+        x,
+        x.get_dtype(),
+        [batch, groups, outputs, *spatial],
+        [per_group, *kernel],
+        lambda i, r: fetch([i[0], i[1] * per_group + r[0]], i[3:], r[1:]),
+        lambda i, r: load_weight([i[1] * outputs + i[2], *r]),
+    )
+    return _merge_groups(result, [batch, c_out, *spatial])
+
+
+def _into_inputs(x: Any, weight: Any, groups: int, spatial: Index, fetch: Callable[..., Any]) -> Any:
+    """`[n, c_in, *spatial]` from `x` of `c_out` channels and a weight `[c_out, c_in / groups, *kernel]`."""
+    c_out, inputs, *kernel = weight.get_size()
+    per_group = c_out // groups if groups != 1 else c_out
+    load_weight = weight.make_loader()
+    batch = x.get_size()[0]
+    result = contract(
+        x,
+        x.get_dtype(),
+        [batch, groups, inputs, *spatial],
+        [per_group, *kernel],
+        lambda i, r: fetch([i[0], i[1] * per_group + r[0]], i[3:], r[1:]),
+        lambda i, r: load_weight([i[1] * per_group + r[0], i[2], *r[1:]]),
+    )
+    return _merge_groups(result, [batch, inputs * groups, *spatial])
+
+
+def _into_weight(out: Any, x: Any, weight: Any, groups: int, geometry: _Geometry) -> Any:
+    """Gradient of a weight `[c_out, c_in / groups, *kernel]`: `out` has `c_out` channels, `x` has `c_in`."""
+    c_out, inputs, *kernel = weight.get_size()
+    outputs = c_out // groups if groups != 1 else c_out
+    batch, _, *spatial = out.get_size()
+    load_out, fetch = out.make_loader(), _guarded_source(geometry, x)
+    result = contract(
+        x,
+        x.get_dtype(),
+        [groups, outputs, inputs, *kernel],
+        [batch, *spatial],
+        lambda i, r: load_out([r[0], i[0] * outputs + i[1], *r[1:]]),
+        lambda i, r: fetch([r[0], i[0] * inputs + i[2]], r[1:], i[3:]),
+    )
+    return _merge_groups(result, [c_out, inputs, *kernel])
+
+
+def convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    **_: Any,
+) -> Any:
+    """A convolution, or a transposed one, of `[n, c, *spatial]` (`n` may be missing)."""
+    dims = len(weight.get_size()) - 2
+    if len(x.get_size()) == dims + 1:
+        batched = _lower(aten.unsqueeze, x, 0)
+        args = (weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+        return _lower(aten.squeeze, convolution(batched, *args), 0)
+    x.realize()
+    weight.realize()
+    geometry = _Geometry(dims, stride, padding, dilation)
+    extra = list(output_padding) * dims if len(output_padding) == 1 else list(output_padding)
+    kernel, sizes = weight.get_size()[2:], x.get_size()[2:]
+    reach = [d * (k - 1) for d, k in zip(geometry.dilation, kernel, strict=True)]
+    if transposed:
+        spatial = [
+            (size - 1) * s - 2 * p + r + e + 1
+            for size, s, p, r, e in zip(sizes, geometry.stride, geometry.padding, reach, extra, strict=True)
+        ]
+        result = _into_inputs(x, weight, groups, spatial, _guarded_target(geometry, x))
+    else:
+        spatial = [
+            upstream.FloorDiv(size + 2 * p - r - 1, s) + 1
+            for size, s, p, r in zip(sizes, geometry.stride, geometry.padding, reach, strict=True)
+        ]
+        result = _into_outputs(x, weight, groups, spatial, _guarded_source(geometry, x))
+    if bias is None:
+        return result
+    return _lower(aten.add, result, _lower(aten.view, bias, [result.get_size()[1], *[1] * dims]))
+
+
+def convolution_backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    bias_sizes: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> list[Any]:
+    """Gradients of the input, the weight and the bias; None for those that `output_mask` leaves out."""
+    dims = len(weight.get_size()) - 2
+    if len(x.get_size()) == dims + 1:
+        rest = (weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)
+        grads = convolution_backward(_lower(aten.unsqueeze, grad, 0), _lower(aten.unsqueeze, x, 0), *rest)
+        return [_lower(aten.squeeze, grads[0], 0) if output_mask[0] else None, *grads[1:]]
+    for operand in (grad, x, weight):
+        operand.realize()
+    geometry = _Geometry(dims, stride, padding, dilation)
+    spatial = x.get_size()[2:]
+    grad_x = grad_weight = grad_bias = None
+    if output_mask[0]:
+        grad_x = (
+            _into_outputs(grad, weight, groups, spatial, _guarded_source(geometry, grad))
+            if transposed
+            else _into_inputs(grad, weight, groups, spatial, _guarded_target(geometry, grad))
+        )
+    if output_mask[1]:
+        out, source = (x, grad) if transposed else (grad, x)
+        grad_weight = _into_weight(out, source, weight, groups, geometry)
+    if output_mask[2]:
+        grad_bias = _lower(aten.sum, grad, [0, *range(2, dims + 2)])
+    return [grad_x, grad_weight, grad_bias]
