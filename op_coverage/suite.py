@@ -47,7 +47,7 @@ TIERS: Mapping[Tier, TierPlan] = {
 
 @dataclass(frozen=True)
 class Support:
-    """What an op takes on the CPU, as dtype names in the order of `DTYPES`, then alphabetical."""
+    """What an op takes on the CPU, as dtype names in the order of `DTYPES`, then complex64, then alphabetical."""
 
     forward: tuple[str, ...]
     backward: frozenset[str]
@@ -133,7 +133,8 @@ def supports() -> Mapping[str, Support]:
     for subject, info in upstream.op_infos().items():
         names = {str(dtype).removeprefix("torch.") for dtype in info.supported_dtypes("cpu")}
         backward = {str(dtype).removeprefix("torch.") for dtype in info.supported_backward_dtypes("cpu")}
-        forward = tuple(d for d in DTYPES if d in names) + tuple(sorted(names - set(DTYPES)))
+        rest = sorted(names - set(DTYPES), key=lambda name: (name != "complex64", name))
+        forward = (*(d for d in DTYPES if d in names), *rest)
         unusable = "op runs on CUDA only (jiterator)" if upstream.is_cuda_jiterator(info.op) else ""
         if not forward:
             unusable = "op takes no dtype on the CPU, where the reference runs"
