@@ -15,7 +15,7 @@ import msgspec
 
 from conformance import forked
 from conformance.backends.protocol import Backend, Capabilities
-from conformance.cases import Case, Sample, ShapeMode
+from conformance.cases import Case, Direction, Sample, ShapeMode
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.stages import chain, is_refusal, stage_of
 
@@ -79,7 +79,8 @@ def climb(
     failed rung and nothing more. The compiled state of this process is reset where the rungs run in it.
     """
     rungs = _rungs(case, sample, reference, backend, judge, again=failed is None)
-    steps = _forked(rung_names(backend), rungs, seconds) if isolate else None
+    backward = case.direction is Direction.BACKWARD
+    steps = _forked(rung_names(backend), rungs, seconds, backward=backward) if isolate else None
     if steps is None:
         steps = list(rungs)
     if failed is not None:
@@ -235,16 +236,17 @@ REFUSED = b"!"
 """What the child says instead of steps when autograd does not work in it."""
 
 
-def _forked(names: Sequence[str], rungs: Iterator[Step], seconds: float | None) -> list[Step] | None:
+def _forked(names: Sequence[str], rungs: Iterator[Step], seconds: float | None, *, backward: bool) -> list[Step] | None:
     """The steps, taken in a forked child; the rung in which it died or hung is a failed step.
 
-    None where the rungs cannot run in a fork: autograd refuses to once it has started threads for a device.
+    None where the rungs cannot run in a fork: autograd refuses to once it has started threads for a device, which a
+    `backward` pass on one does. Then they run in this process.
     """
     if not hasattr(os, "fork"):
         return None
 
     def produce() -> Iterator[bytes]:
-        if _autograd_works():
+        if not backward or _autograd_works():
             yield from (msgspec.json.encode(step) for step in rungs)
         else:
             yield REFUSED

@@ -11,13 +11,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from conformance import forked
 from conformance.backends.protocol import PROTOCOL_VERSION, Backend, BackendError, Observation
 from conformance.backends.registry import capabilities, missing
+from conformance.stages import is_refusal
 
 NUMBER_FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "dl16", "fp8_e4m3", "fp8_e5m2")
 OPTIONAL_METHODS = ("begin", "observe", "reset", "unsupported", "environment")
@@ -151,6 +152,7 @@ class _Bench:
         names = self.declared.dtypes or ("float32",)
         floats = [name for name in ("float32", "float16", "bfloat16", "float64") if name in names]
         self.dtype = floats[0] if floats else names[0]
+        self.model = MODELS[0]
 
     def reset(self) -> None:
         import torch
@@ -192,23 +194,56 @@ def _numel(shape: tuple[int, ...]) -> int:
     return total
 
 
-def _model(x: Any, y: Any) -> Any:
+class Model(NamedTuple):
+    """A function of two tensors to try, with a number of rows to vary."""
+
+    what: str
+    fn: Callable[..., Any]
+    shapes: Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]
+
+    def inputs(self, bench: _Bench, rows: int = 4) -> tuple[Any, ...]:
+        return tuple(bench.tensor(*shape) for shape in self.shapes(rows))
+
+
+def _product(x: Any, y: Any) -> Any:
     import torch
 
     return torch.sigmoid(x @ y) * 2 + x.sum(dim=-1, keepdim=True)
 
 
+def _sum(x: Any, y: Any) -> Any:
+    return x + y
+
+
+MODELS = (
+    Model("a product, a sigmoid and a sum", _product, lambda rows: ((rows, 8), (8, rows))),
+    Model("x + y", _sum, lambda rows: ((rows, 5), (rows, 5))),
+)
+"""From much to little: the checks use the first that the backend does not refuse."""
+
+
 def _static_shapes(bench: _Bench) -> tuple[bool | None, str]:
-    complaint = bench.agree(_model, bench.tensor(4, 8), bench.tensor(8, 4))
-    return not complaint, complaint or f"a small product in {bench.dtype}"
+    refused = ""
+    for model in MODELS:
+        bench.model = model
+        try:
+            complaint = bench.agree(model.fn, *model.inputs(bench))
+        except Exception as error:
+            if not is_refusal(error, bench.backend):
+                raise
+            refused, complaint = refused or _line(error), _line(error)
+            bench.reset()
+            continue
+        return not complaint, complaint or f"{model.what} in {bench.dtype}" + (f"; {refused}" if refused else "")
+    return False, f"refuses even {MODELS[-1].what}: {complaint}"
 
 
 def _dynamic_shapes(bench: _Bench) -> tuple[bool | None, str]:
     if bench.declared.dynamic_shapes is False:
         return None, "declares static shapes only"
-    compiled = bench.backend.compile(_model, dynamic=True)
+    compiled = bench.backend.compile(bench.model.fn, dynamic=True)
     for rows in (5, 9):
-        complaint = bench.agree(_model, bench.tensor(rows, 8), bench.tensor(8, rows), compiled=compiled)
+        complaint = bench.agree(bench.model.fn, *bench.model.inputs(bench, rows), compiled=compiled)
         if complaint:
             return False, f"with {rows} rows: {complaint}"
     return True, "two sizes by one callable"
@@ -221,18 +256,18 @@ def _backward(bench: _Bench) -> tuple[bool | None, str]:
         return None, "declares forward only"
     if not getattr(torch, bench.dtype).is_floating_point:
         return None, "no floating dtype is declared"
-    compiled = bench.backend.compile(_model, dynamic=False)
+    compiled = bench.backend.compile(bench.model.fn, dynamic=False)
     grads = []
-    for fn, device in ((compiled, bench.backend.device), (_model, "cpu")):
-        x, y = (bench.tensor(*shape).to(device).requires_grad_() for shape in ((4, 8), (8, 4)))
-        grads.append(torch.autograd.grad(fn(x, y).sum(), [x, y]))
+    for fn, device in ((compiled, bench.backend.device), (bench.model.fn, "cpu")):
+        inputs = [t.to(device).requires_grad_() for t in bench.model.inputs(bench)]
+        grads.append(torch.autograd.grad(fn(*inputs).sum(), inputs))
     wrong = [name for name, got, want in zip("xy", *grads, strict=True) if not bench.close(got, want)]
     return not wrong, f"the gradient of {' and '.join(wrong)} is wrong" if wrong else "two gradients"
 
 
 def _fullgraph(bench: _Bench) -> tuple[bool | None, str]:
-    compiled = bench.backend.compile(_model, dynamic=False, fullgraph=True)
-    complaint = bench.agree(_model, bench.tensor(4, 8), bench.tensor(8, 4), compiled=compiled)
+    compiled = bench.backend.compile(bench.model.fn, dynamic=False, fullgraph=True)
+    complaint = bench.agree(bench.model.fn, *bench.model.inputs(bench), compiled=compiled)
     return not complaint, complaint
 
 
@@ -248,19 +283,13 @@ def _dtypes(bench: _Bench) -> tuple[bool | None, str]:
             continue
         bench.reset()
         try:
-            complaint = bench.agree(_twice, bench.tensor(3, 5, dtype=name))
+            complaint = bench.agree(_sum, bench.tensor(3, 5, dtype=name), bench.tensor(3, 5, dtype=name))
         except Exception as error:
             complaint = _line(error)
         if complaint:
             failed[name] = complaint
     shown = "; ".join(f"{name}: {complaint}" for name, complaint in failed.items())
     return not failed, shown or ", ".join(bench.declared.dtypes)
-
-
-def _twice(x: Any) -> Any:
-    import torch
-
-    return torch.where(x > x.flip(0), x, x.flip(0))
 
 
 def _observes(bench: _Bench) -> tuple[bool | None, str]:
@@ -294,7 +323,7 @@ def _total(value: Any) -> int:
 def _observed(bench: _Bench, *, call: bool) -> tuple[str, Observation]:
     with bench.backend.observe() as seen:  # type: ignore[attr-defined]
         if call:
-            bench.agree(_model, bench.tensor(4, 8), bench.tensor(8, 4))
+            bench.agree(bench.model.fn, *bench.model.inputs(bench))
     try:
         return "", msgspec.convert(dict(seen), Observation)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
@@ -323,17 +352,17 @@ def _refusals(bench: _Bench) -> tuple[bool | None, str]:
 def _resets(bench: _Bench) -> tuple[bool | None, str]:
     if not hasattr(bench.backend, "reset"):
         return None, "no reset(): torch.compiler.reset() is used"
-    bench.agree(_twice, bench.tensor(3, 5))
+    bench.agree(_sum, bench.tensor(3, 5), bench.tensor(3, 5))
     bench.backend.reset()
-    complaint = bench.agree(_twice, bench.tensor(3, 5))
+    complaint = bench.agree(_sum, bench.tensor(3, 5), bench.tensor(3, 5))
     return not complaint, complaint
 
 
 def _repro(bench: _Bench) -> tuple[bool | None, str]:
-    scope: dict[str, Any] = {"fn": _model}
+    scope: dict[str, Any] = {"fn": bench.model.fn}
     exec(bench.backend.imports, scope)
     compiled = eval(bench.backend.compile_source.format(dynamic=False), scope)
-    complaint = bench.agree(_model, bench.tensor(4, 8), bench.tensor(8, 4), compiled=compiled)
+    complaint = bench.agree(bench.model.fn, *bench.model.inputs(bench), compiled=compiled)
     return not complaint, complaint or bench.backend.compile_source.format(dynamic=False)
 
 
