@@ -134,8 +134,7 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
         allowed = ELEMENTWISE_ULPS * unit + torch.minimum(ELEMENTWISE_LOSS * loss, ELEMENTWISE_LOSS_CAP * unit)
         yield allowed + _representation(subject, reference)
         return
-    pooled = rms(loss) or 0.0  # the CPU may be lucky at one element: what it loses on the whole is allowed everywhere
-    loss = torch.clamp(loss, min=pooled)
+    loss = torch.maximum(loss, _pooled(loss, subject.target))
     if subject.numerics is NumericalClass.CONTRACTION:
         sums = _contraction(subject, unit, reference)
         if sums is not None:
@@ -149,6 +148,17 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
         moved = reference.sensitivity(subject.input_formats.device)[subject.index]
     if moved is not None:
         yield allowed + SENSITIVITY * moved.double()
+
+
+def _pooled(loss: Tensor, target: Tensor) -> Tensor:
+    """What the CPU loses on the whole (RMS), in proportion at elements larger than the RMS of the result.
+
+    The CPU may be lucky at one element, and another order of operations unlucky there.
+    """
+    pooled, scale = rms(loss) or 0.0, scale_of(target)
+    if not pooled or not scale:
+        return torch.full_like(loss, pooled)
+    return pooled * (target.abs().nan_to_num(0.0, 0.0, 0.0) / scale).clamp(min=1.0)
 
 
 def _representation(subject: Subject, reference: Reference) -> Tensor:
