@@ -123,8 +123,8 @@ def of_exception(error: BaseException, *, op: str, stage: Stage | str | None) ->
 
 def of_finding(check: str, error_class: str = "", *, op: str) -> str:
     """The fingerprint of a wrong result: which check complained, and about which kind of error."""
-    detail = f"{check}/{error_class}" if error_class else check
-    return _join(f"{Outcome.WRONG}:{normalise(detail)}", Stage.COMPARE, op)
+    detail = "/".join(normalise(part) for part in (check, error_class) if part)  # apart: together they look like a path
+    return _join(f"{Outcome.WRONG}:{detail}", Stage.COMPARE, op)
 
 
 def of_budget(message: str, *, op: str, stage: Stage | str | None = Stage.RUN) -> str:

@@ -266,6 +266,8 @@ def test_an_error_that_says_something_is_the_same_with_and_without_its_traceback
 def test_wrong_results_budgets_and_deaths() -> None:
     assert fingerprints.of_finding("values", "far", op="softmax") == "wrong:values/far@compare:softmax"
     assert fingerprints.of_finding("shape", op="softmax") == "wrong:shape@compare:softmax"
+    seen = fingerprints.of_finding("dtype", "torch.float16 -> torch.float64", op="x")
+    assert seen == "wrong:dtype/torch.float16 -> torch.float64@compare:x"
     assert (
         fingerprints.of_budget("3 graph breaks, at most 0 allowed", op="x")
         == "budget:N graph breaks, at most N allowed@run:x"

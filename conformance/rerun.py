@@ -1,0 +1,46 @@
+"""Find a recorded sample again, to run it once more outside a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance import suites
+from conformance.cases import Case, Options, Sample, Tier
+
+
+class NotThere(ValueError):
+    """There is no such case or sample; the message is one line for the user."""
+
+
+def parse(text: str) -> tuple[Case, int | None]:
+    """Case and sample index of an id; without an index the first telling sample is meant."""
+    try:
+        return Case.parse(text)
+    except ValueError as error:
+        raise NotThere(str(error)) from None
+
+
+def suite_of(case: Case) -> Any:
+    """The installed suite that has cases of this kind."""
+    found = [suites.find(name) for name in suites.names()]
+    for suite in found:
+        if suite.kind == case.kind:
+            return suite
+    kinds = ", ".join(sorted(suite.kind for suite in found)) or "none"
+    raise NotThere(f"no installed suite has cases of the kind {case.kind!r} (there are: {kinds})")
+
+
+def sample_of(suite: Any, case: Case, index: int | None, seed: int) -> Sample:
+    """The sample itself, made anew; imports torch. Raises `NotThere`."""
+    tier = Tier.SMOKE if index is None else Tier.NIGHTLY
+    try:
+        last = None
+        for sample in suite.samples(case, Options(tier=tier, seed=seed)):
+            if index is None or sample.index == index:
+                return sample
+            last = sample.index
+    except ValueError as error:  # how a suite says that it does not know the subject
+        raise NotThere(f"{case}: {error}") from None
+    if last is None:
+        raise NotThere(f"the suite {suite.name!r} has no sample for {case}")
+    raise NotThere(f"{case} has no sample {index}: the last one is {last}")
