@@ -182,12 +182,22 @@ def without_coalescing_analysis() -> contextlib.AbstractContextManager[Any]:
         return config.patch({"triton.coalesce_tiling_analysis": False})
     return contextlib.nullcontext()
 
+
 def sorts_of_any_size() -> contextlib.AbstractContextManager[Any]:
     """Lower sorts, and what is made of them, to Inductor's own sort, whatever the size of the dimension."""
     config = _upstream("inductor_config")
     if hasattr(config.triton, "decompose_sort_ops"):
         return config.patch({"triton.decompose_sort_ops": True})
     return contextlib.nullcontext()
+
+
+def trace(function: Callable[..., Any], values: list[Any]) -> Any:
+    """The graph of `function` on fake `values` of the compilation in progress, with Inductor's decompositions."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _upstream("V").fake_mode, torch.no_grad():
+        return make_fx(function, decomposition_table=select_decomp_table())(*values)
 
 
 # ---- end: inductor -------------------------------------------------------------------------------------------------

@@ -27,14 +27,14 @@ def __getattr__(name: str) -> Any:
 def register() -> None:
     """Make Inductor know the device: scheduling, wrapper, cache key, device code and lowerings. Idempotent."""
     from spyre_backend import upstream
-    from spyre_backend.inductor.cache_key import SourceKey
     from spyre_backend.inductor.device_ops import SpyreDeviceOps
+    from spyre_backend.inductor.graph_pass import SpyreGraphPass
     from spyre_backend.inductor.lowerings import install
     from spyre_backend.inductor.scheduling import SpyreScheduling
     from spyre_backend.inductor.wrapper import SpyreCppWrapper, SpyrePythonWrapper
 
     upstream.register_backend_for_device(
-        DEVICE, SpyreScheduling, SpyrePythonWrapper, SpyreCppWrapper, device_custom_pass=SourceKey()
+        DEVICE, SpyreScheduling, SpyrePythonWrapper, SpyreCppWrapper, device_custom_pass=SpyreGraphPass(DEVICE)
     )
     upstream.register_device_op_overrides(DEVICE, SpyreDeviceOps())
     install(DEVICE)

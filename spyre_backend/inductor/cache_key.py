@@ -3,9 +3,6 @@
 import functools
 import hashlib
 from pathlib import Path
-from typing import Any
-
-from spyre_backend import upstream
 
 _SOURCES = ("*.py", "*.cpp", "*.h")
 
@@ -22,16 +19,6 @@ def source_digest(package: Path) -> str:
 
 
 @functools.cache
-def _own_digest() -> str:
-    # once per process: a process runs the code that it imported, not what the files say later
+def own_digest() -> str:
+    """Hash of this backend's source, taken once: a process runs the code that it imported, whatever the files say."""
     return source_digest(Path(__file__).resolve().parent.parent)
-
-
-class SourceKey(upstream.CustomGraphModulePass):  # type: ignore[misc, name-defined]
-    """A graph pass that changes nothing: Inductor asks every registered pass for an identity to hash."""
-
-    def __call__(self, gm: Any) -> None:
-        return None
-
-    def uuid(self) -> str:
-        return _own_digest()

@@ -20,6 +20,12 @@ class _LaunchesPrograms:
         else:
             self.writeline(self.wrap_kernel_call(kernel_name, call_args))  # type: ignore[attr-defined]
 
+    def generate_extern_kernel_out(self, node: Any, *args: Any, **kwargs: Any) -> None:
+        if type(node).__name__ == "RandomSeeds":
+            self.writeline(f"draw_seeds({node.codegen_reference()})")  # type: ignore[attr-defined]
+        else:
+            super().generate_extern_kernel_out(node, *args, **kwargs)  # type: ignore[misc]
+
 
 class SpyrePythonWrapper(_LaunchesPrograms, upstream.PythonWrapperCodegen):  # type: ignore[misc, name-defined]
     """Upstream's Python wrapper for graphs on the device."""
@@ -37,6 +43,7 @@ class SpyrePythonWrapper(_LaunchesPrograms, upstream.PythonWrapperCodegen):  # t
     def write_header(self) -> None:
         super().write_header()
         self.imports.writeline("from spyre_backend.inductor import report as spyre_report")
+        self.imports.writeline("from spyre_backend.inductor.runtime import draw_seeds")
         self.imports.writeline("from spyre_backend.simulator import load as load_program")
 
     def define_program(self, program: Program, text: str) -> None:

@@ -1,0 +1,87 @@
+"""The pass over the graph between autograd and lowering: expands this backend's decompositions, and keys the caches."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from spyre_backend import upstream
+from spyre_backend.inductor.cache_key import own_digest
+from spyre_backend.inductor.decompositions import RULES, Rule
+
+
+class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name-defined]
+    """Called by Inductor with every graph that has a tensor on the device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, gm: fx.GraphModule) -> None:
+        for node in list(gm.graph.nodes):
+            rule = RULES.get(node.target) if node.op == "call_function" else None
+            if rule is not None and self._on_device(node):
+                _expand(gm, node, rule)
+
+    def uuid(self) -> str:
+        """What Inductor hashes into its cache keys: the source of this backend."""
+        return own_digest()
+
+    def _on_device(self, node: fx.Node) -> bool:
+        values = [argument.meta.get("val") for argument in node.all_input_nodes]
+        return any(isinstance(value, torch.Tensor) and value.device.type == self.device for value in values)
+
+
+def _expand(gm: fx.GraphModule, node: fx.Node, rule: Rule) -> None:
+    """Replace `node` by what `rule` makes of it, unless it declines."""
+    inputs = node.all_input_nodes
+    values = [argument.meta["val"] for argument in inputs]
+
+    def call(*operands: Any) -> Any:
+        known = dict(zip(inputs, operands, strict=True))
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+        result = rule(*args, **kwargs)
+        if result is NotImplemented:
+            raise _DeclinedError
+        return result
+
+    with contextlib.suppress(_DeclinedError):
+        traced = upstream.trace(call, values)
+        results = list(_inline(gm, node, traced, inputs))
+        _replace(gm, node, results)
+
+
+class _DeclinedError(Exception):
+    pass
+
+
+def _inline(gm: fx.GraphModule, node: fx.Node, traced: fx.GraphModule, inputs: list[fx.Node]) -> Iterator[Any]:
+    """Copy the nodes of `traced` before `node`; yields what stands for each of its outputs."""
+    copies: dict[fx.Node, Any] = {}
+    remaining = iter(inputs)
+    with gm.graph.inserting_before(node):
+        for inner in traced.graph.nodes:
+            if inner.op == "placeholder":
+                copies[inner] = next(remaining)
+            elif inner.op == "output":
+                outputs = inner.args[0] if isinstance(inner.args[0], (list, tuple)) else [inner.args[0]]
+                yield from (copies[output] if isinstance(output, fx.Node) else output for output in outputs)
+            else:
+                if inner.op == "get_attr":
+                    raise RuntimeError(f"the decomposition of {node.target} makes a constant tensor")
+                copies[inner] = gm.graph.node_copy(inner, copies.__getitem__)
+                for key in ("stack_trace", "original_aten", "from_node", "nn_module_stack"):
+                    if key in node.meta:
+                        copies[inner].meta[key] = node.meta[key]
+
+
+def _replace(gm: fx.GraphModule, node: fx.Node, results: list[Any]) -> None:
+    if isinstance(node.meta["val"], torch.Tensor):
+        node.replace_all_uses_with(results[0])
+    else:
+        for user in list(node.users):
+            # the parts of a tuple are taken with operator.getitem
+            user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
+            gm.graph.erase_node(user)
+    gm.graph.erase_node(node)
