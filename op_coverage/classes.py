@@ -80,11 +80,14 @@ def table() -> Mapping[str, OpClass]:
 
 def load(path: Path) -> Mapping[str, OpClass]:
     """Reads and checks a table; see `table`."""
-    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: not a TOML file: {error}") from None
     found: dict[str, OpClass] = {}
     for group in document.get("group", ()):
         where = f"{path}, group {group.get('about', '?')!r}"
-        _known_keys(where, group, {"about", "class", "ops", "check", "backward"})
+        _check_keys(where, group, {"class", "ops"}, {"about", "check", "backward"})
         numerics = _numerics(where, group["class"])
         if (numerics is NumericalClass.PROPERTY) != ("check" in group):
             raise ValueError(f"{where}: property groups, and only they, name a check")
@@ -100,7 +103,7 @@ def load(path: Path) -> Mapping[str, OpClass]:
             found[subject] = OpClass(subject, numerics, backward, ulps, check=group.get("check"))
     for entry in document.get("when", ()):
         where = f"{path}, when {entry.get('argument', '?')!r}"
-        _known_keys(where, entry, {"about", "ops", "argument", "position", "class", "check"})
+        _check_keys(where, entry, {"class", "ops", "argument"}, {"about", "position", "check"})
         when = When(entry["argument"], entry.get("position"), _numerics(where, entry["class"]), entry.get("check"))
         for subject in entry["ops"]:
             found[subject] = replace(_present(where, found, subject), when=(*found[subject].when, when))
@@ -109,10 +112,12 @@ def load(path: Path) -> Mapping[str, OpClass]:
     return found
 
 
-def _known_keys(where: str, entry: Mapping[str, Any], allowed: set[str]) -> None:
-    unknown = sorted(set(entry) - allowed)
+def _check_keys(where: str, entry: Mapping[str, Any], required: set[str], optional: set[str]) -> None:
+    unknown, missing = sorted(set(entry) - required - optional), sorted(required - set(entry))
     if unknown:
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(allowed))}")
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(required | optional))}")
+    if missing:
+        raise ValueError(f"{where}: no key {missing[0]!r}")
 
 
 def _numerics(where: str, name: str) -> NumericalClass:

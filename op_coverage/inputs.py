@@ -120,14 +120,14 @@ def digest(fn: str, calls: Sequence[Call]) -> str:
 
 
 def _update(update: Callable[[bytes], None], tensor: torch.Tensor) -> None:
-    head = f"{tensor.dtype}{tensor.layout}{tuple(tensor.shape)}{tensor.is_conj()}{tensor.is_neg()}"
-    update(head.encode())
-    if tensor.layout is not torch.strided:
-        for part in _sparse_parts(tensor):
-            _update(update, part)
-        return
+    update(f"{tensor.dtype}{tensor.layout}{tensor.is_nested}".encode())
     if tensor.is_nested:
         for part in tensor.unbind():
+            _update(update, part)
+        return
+    update(f"{tuple(tensor.shape)}{tensor.is_conj()}{tensor.is_neg()}".encode())
+    if tensor.layout is not torch.strided:
+        for part in _sparse_parts(tensor):
             _update(update, part)
         return
     update(struct.pack(f"{tensor.dim()}q", *tensor.stride()))
