@@ -340,7 +340,7 @@ class SpyreGuard final : public c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void* first, void* second, const c10::DeviceIndex /*index*/) const override {
     TORCH_CHECK(first && second, "both events must be recorded before their elapsed time is asked for");
     const auto span = static_cast<Event*>(second)->recorded_at - static_cast<Event*>(first)->recorded_at;
-    return static_cast<double>(span) * 1e-9;  // milliseconds
+    return static_cast<double>(span) / 1e9;  // milliseconds
   }
 
  private:

@@ -103,7 +103,7 @@ DIFFERENTIABLE = {
     "mish": (F.mish, (30,)),
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), (2, 3, 6, 6)),
     "indexing": (lambda x: x[[0, 2, 0]] * x[:, 1:2].sum(), (4, 5)),
-    "in_place": (lambda x: (x * 2).relu_().mul_(3), (40,)),
+    "in_place": (lambda x: (x * 2).mul_(3).relu_(), (40,)),
 }
 
 
@@ -175,17 +175,12 @@ def test_fallbacks_are_counted_by_overload_and_views_are_not() -> None:
     with spyre_backend.count_fallbacks() as counts:
         y = x + x
         y.add_(1)
-        y.t().unfold(0, 2, 1).view(-1)
+        y.t().unfold(0, 2, 1).view(3, 2)[1:]
         torch.mul(x, y, out=y)
         with spyre_backend.count_fallbacks() as inner:
-            x.sum()
-    assert counts == {"aten::add.Tensor": 1, "aten::add_.Scalar": 1, "aten::mul.out": 1, "aten::sum": 1} or counts == {
-        "aten::add.Tensor": 1,
-        "aten::add_.Tensor": 1,
-        "aten::mul.out": 1,
-        "aten::sum": 1,
-    }
-    assert inner == {"aten::sum": 1}
+            x.exp()
+    assert counts == {"aten::add.Tensor": 1, "aten::add_.Tensor": 1, "aten::mul.out": 1, "aten::exp": 1}
+    assert inner == {"aten::exp": 1}
     before = spyre_backend.fallback_counts()
     assert before["aten::add.Tensor"] >= 1
     spyre_backend.reset_fallback_counts()

@@ -1,0 +1,144 @@
+"""The simulated Spyre for the conformance suite: fulfils the suite's backend protocol and imports nothing of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+PROTOCOL_VERSION = 1
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+# The simulator computes with the formats in which tensors are stored.
+NUMBER_FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+ACCUMULATION = {"float32": "fp32", "float16": "fp32", "bfloat16": "fp32", "float64": "fp64"}
+
+
+class SpyreBackend:
+    """`torch.compile` through upstream Inductor on the simulated device."""
+
+    name = "spyre"
+    protocol_version = PROTOCOL_VERSION
+    device = "spyre"
+    imports = "import torch\nimport spyre_backend"
+    compile_source = 'torch.compile(fn, backend="inductor", dynamic={dynamic})'
+
+    @property
+    def version(self) -> str:
+        """Version of the distribution, or `unknown` in a source tree that is not installed."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("spyre-conformance")
+        except PackageNotFoundError:
+            return "unknown"
+
+    def availability(self) -> tuple[bool, str]:
+        """Always available where its package could be imported."""
+        import torch
+
+        return True, f"simulated, on torch {torch.__version__}"
+
+    def capabilities(self) -> dict[str, Any]:
+        """What the device declares about itself."""
+        return {
+            "device": self.device,
+            "dtypes": DTYPES,
+            "dynamic_shapes": True,
+            "backward": True,
+            "number_formats": NUMBER_FORMATS,
+            "accumulation": ACCUMULATION,
+            "flushes_subnormals": False,
+            "notes": "simulated; eager operators run on the host and are counted",
+        }
+
+    def environment(self) -> dict[str, str]:
+        """Compile in the process that asks: no pool of compiler processes to fork and to wait for."""
+        return {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+    def setup(self) -> None:
+        """Register the device; raises `DeviceConflictError` or `DeviceBuildError`."""
+        import spyre_backend  # noqa: F401
+
+    def compile(self, fn: Callable[..., Any], *, dynamic: bool | None, fullgraph: bool = False) -> Callable[..., Any]:
+        """`fn` through Inductor."""
+        import torch
+
+        return torch.compile(fn, backend="inductor", dynamic=dynamic, fullgraph=fullgraph)
+
+    def reset(self) -> None:
+        """Forget what Dynamo compiled; programs and caches on disk stay."""
+        import torch
+
+        torch.compiler.reset()
+
+    def unsupported(self, error: BaseException) -> bool:
+        """Whether the error, or what it was raised from, is a refusal by the device or its compiler."""
+        seen: set[int] = set()
+        found: BaseException | None = error
+        while found is not None and id(found) not in seen:
+            seen.add(id(found))
+            inner = getattr(found, "inner_exception", None)  # how Dynamo keeps the error of a backend
+            if isinstance(found, NotImplementedError) or isinstance(inner, NotImplementedError):
+                return True
+            found = found.__cause__ or found.__context__
+        return False
+
+    @contextmanager
+    def observe(self) -> Iterator[dict[str, Any]]:
+        """Yields a dict that is filled when the block ends: kernels launched, host fallbacks by overload, overloads
+        that reached the lowering, copies between host and device, bytes that kernels moved, simulated seconds."""
+        from spyre_backend.device import clock
+        from spyre_backend.device.counters import count_fallbacks, count_transfers
+        from spyre_backend.simulator import counters as simulator
+
+        seen: dict[str, Any] = {}
+        runs_before = _runs()
+        started = clock.now()
+        with ExitStack() as counting:
+            fallbacks = counting.enter_context(count_fallbacks())
+            transfers = counting.enter_context(count_transfers())
+            launches = counting.enter_context(simulator.observe())
+            try:
+                yield seen
+            finally:
+                counting.close()
+                lowered, external = _compiled_since(runs_before)
+                seen.update(
+                    kernels=launches.launches,
+                    custom_kernels={},
+                    fallbacks=fallbacks,
+                    lowered=lowered,
+                    transfers=transfers.get("host_to_device", 0) + transfers.get("device_to_host", 0),
+                    bytes_moved=launches.bytes_loaded + launches.bytes_stored,
+                    notes={
+                        "external": ", ".join(f"{name}: {count}" for name, count in sorted(external.items())),
+                        "simulated_seconds": repr(clock.now() - started),
+                    },
+                )
+
+
+def _runs() -> dict[int, int]:
+    from spyre_backend.inductor import report
+
+    return {id(compilation): compilation.runs for compilation in report.compilations}
+
+
+def _compiled_since(before: dict[int, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Overloads lowered to programs, and those left external, in every graph that was loaded or run since `before`."""
+    from spyre_backend.inductor import report
+
+    lowered: Counter[str] = Counter()
+    external: Counter[str] = Counter()
+    for compilation in report.compilations:
+        if before.get(id(compilation)) != compilation.runs:
+            lowered.update({_overload(name): count for name, count in compilation.lowered.items()})
+            external.update({_overload(name): count for name, count in compilation.extern.items()})
+    return dict(lowered), dict(external)
+
+
+def _overload(name: str) -> str:
+    """The dispatcher's spelling, in which the default overload has no name: the one that fallbacks are counted in."""
+    return name.removesuffix(".default")
