@@ -134,31 +134,26 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
         allowed = ELEMENTWISE_ULPS * unit + torch.minimum(ELEMENTWISE_LOSS * loss, ELEMENTWISE_LOSS_CAP * unit)
         yield allowed + _representation(subject, reference)
         return
-    loss = torch.maximum(loss, _pooled(loss, subject.target))
+    pooled, scale = rms(loss) or 0.0, scale_of(subject.target)
+    if scale:  # the CPU may be lucky at one element, and another order of operations unlucky there
+        loss = torch.maximum(loss, pooled / scale * subject.target.abs().nan_to_num(0.0, 0.0, 0.0))
     if subject.numerics is NumericalClass.CONTRACTION:
         sums = _contraction(subject, unit, reference)
         if sums is not None:
             yield sums
-            yield sums + CONTRACTION_LOSS * loss
+            yield sums + CONTRACTION_LOSS * loss.clamp(min=pooled)
             return
-    allowed = LOSS * loss + (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
-    yield allowed
+    units = (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
+    yield LOSS * loss + units
     moved = None
     if subject.index is not None:
         moved = reference.sensitivity(subject.input_formats.device)[subject.index]
-    if moved is not None:
-        yield allowed + SENSITIVITY * moved.double()
-
-
-def _pooled(loss: Tensor, target: Tensor) -> Tensor:
-    """What the CPU loses on the whole (RMS), in proportion at elements larger than the RMS of the result.
-
-    The CPU may be lucky at one element, and another order of operations unlucky there.
-    """
-    pooled, scale = rms(loss) or 0.0, scale_of(target)
-    if not pooled or not scale:
-        return torch.full_like(loss, pooled)
-    return pooled * (target.abs().nan_to_num(0.0, 0.0, 0.0) / scale).clamp(min=1.0)
+    general = rms(moved.double()) if moved is not None else None
+    if moved is None or not general:
+        yield LOSS * loss.clamp(min=pooled) + units
+    else:  # what is lost on the whole is lost at an element as far as that is sensitive: tiny results may be accurate
+        moved = moved.double()
+        yield LOSS * torch.maximum(loss, pooled / general * moved) + units + SENSITIVITY * moved
 
 
 def _representation(subject: Subject, reference: Reference) -> Tensor:

@@ -102,7 +102,7 @@ def describe(t: Tensor) -> Meta:
         () if t.is_nested else tuple(t.shape),
         t.dtype,
         tuple(t.stride()) if strided else None,
-        t.storage_offset() if strided else 0,
+        int(t.storage_offset()) if strided else 0,
         t.device.type,
         t.requires_grad,
         t.is_conj(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,10 +64,11 @@ def uninitialized_positions(reference: Reference) -> list[Tensor | None]:
     that nothing else wrote to.
     """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filling = torch.utils.deterministic.fill_uninitialized_memory
+    switch: Any = torch.utils.deterministic  # a module with a property, which type checkers do not see
+    filling = switch.fill_uninitialized_memory
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        switch.fill_uninitialized_memory = True
         sample = reference.sample
         prepared = prepare(
             reference.args, reference.kwargs, direction=reference.case.direction, differentiable=sample.differentiable
@@ -76,7 +78,7 @@ def uninitialized_positions(reference: Reference) -> list[Tensor | None]:
         return [None] * len(reference.same.outputs)
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = filling
+        switch.fill_uninitialized_memory = filling
     holes: list[Tensor | None] = []
     for normal, marked in zip(reference.same.outputs, filled.outputs, strict=True):
         if not isinstance(normal.value, Tensor) or not isinstance(marked.value, Tensor):

@@ -68,13 +68,13 @@ def compare_leaf(
 
 def _form(meta: Meta) -> str:
     """Name of a memory format, for the fingerprint."""
-    assert meta.stride is not None
-    order = sorted((i for i, n in enumerate(meta.shape) if n > 1), key=lambda i: (-meta.stride[i], i))
-    if any(meta.stride[i] == 0 for i in order):
+    strides = meta.stride or ()
+    order = sorted((i for i, n in enumerate(meta.shape) if n > 1), key=lambda i: (-strides[i], i))
+    if any(strides[i] == 0 for i in order):
         return "expanded"
     dense, size = True, 1
     for i in reversed(order):
-        dense &= meta.stride[i] == size
+        dense &= strides[i] == size
         size *= meta.shape[i]
     if not dense:
         return "strided"

@@ -218,42 +218,61 @@ class Reference:
         """For each of `tensors_of`, how far it moves when all inputs move by about one unit in the last place of `fmt`.
 
         The largest of a few seeded random moves of half to one unit with random signs (whole units cancel too often),
-        and of one that scales all inputs by 1 + eps. By component for complex results (last dimension 2). None for
-        results that are not floating. Positions at which a move changes finite to infinite or NaN count as 0.
+        and of one that scales all inputs by 1 + eps. A result that moves nearly as far for a sixteenth of a unit jumps
+        (an input is a label, or lies on a threshold): that is no rounding error, and counts as 0, as does a change from
+        finite to infinite or NaN. By component for complex results (last dimension 2). None for results that are not
+        floating.
         """
         return self._once(("sensitivity", fmt.name), lambda: self._sensitivity(fmt))
 
     def _sensitivity(self, fmt: NumberFormat) -> list[Tensor | None]:
-        base = self.exact
-        leaves = tensors_of(base or self.same)
-        moved: list[Tensor | None] = [
-            torch.zeros_like(_real(leaf.value)) if _is_inexact(leaf.value) else None for leaf in leaves
-        ]
-        generator = torch.Generator().manual_seed(SEED)
-
-        def randomly(x: Tensor) -> Tensor:
-            size = 0.5 + 0.5 * torch.rand(x.shape, dtype=torch.float64, generator=generator)
-            sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
-            return x + size * sign * ulp(x.double(), fmt)
-
-        def upward(x: Tensor) -> Tensor:
-            return x.double() * (1 + fmt.eps)
-
-        moves = (upward, *[randomly] * (PERTURBATIONS if self._seconds < SLOW else 1))
-        for move in moves:
-
-            def convert(x: Any, move: Callable[[Tensor], Tensor] = move) -> Any:
-                x = self._widen(x)
-                return _by_component(lambda r: move(r).to(self.wide), x) if _is_inexact(x) else x
-
-            values = self._values(convert, convert)
-            if values is None:
+        leaves = tensors_of(self.exact or self.same)
+        once = self._moved(leaves, fmt, 1.0, SEED)
+        if all(moved is None or not bool(moved.any()) for moved in once):
+            return once
+        slightly = self._moved(leaves, fmt, 1 / 16, SEED)
+        seeds = range(SEED + 1, SEED + (PERTURBATIONS if self._seconds < SLOW else 1))
+        others = [self._moved(leaves, fmt, 1.0, seed) for seed in seeds] + [self._moved(leaves, fmt, 1.0, None)]
+        found: list[Tensor | None] = []
+        for i, moved in enumerate(once):
+            little = slightly[i]
+            if moved is None or little is None:
+                found.append(None)
                 continue
-            for i, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
-                size = moved[i]
-                if size is not None and _is_inexact(value):
-                    distance = (_real(value) - _real(leaf.value)).abs().nan_to_num(0.0, 0.0, 0.0)
-                    torch.maximum(size, distance, out=size)
+            jumps = little > moved / 4
+            for other in others:
+                further = other[i]
+                if further is not None:
+                    moved = torch.maximum(moved, further)
+            found.append(torch.where(jumps, 0.0, moved))
+        return found
+
+    def _moved(self, leaves: list[Leaf], fmt: NumberFormat, size: float, seed: int | None) -> list[Tensor | None]:
+        """Distance of all results from `leaves` after one move of the inputs, `size` units wide.
+
+        Random by element from `seed`; None: all inputs scaled by 1 + eps.
+        """
+        generator = torch.Generator().manual_seed(seed or 0)
+
+        def move(x: Tensor) -> Tensor:
+            if seed is None:
+                return x.double() * (1 + fmt.eps)
+            step = 0.5 + 0.5 * torch.rand(x.shape, dtype=torch.float64, generator=generator)
+            sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
+            return x + size * step * sign * ulp(x.double(), fmt)
+
+        def convert(x: Any) -> Any:
+            x = self._widen(x)
+            return _by_component(lambda r: move(r).to(self.wide), x) if _is_inexact(x) else x
+
+        values = self._values(convert, convert)
+        moved: list[Tensor | None] = []
+        for i, leaf in enumerate(leaves):
+            if not _is_inexact(leaf.value):
+                moved.append(None)
+                continue
+            value = values[i] if values is not None else leaf.value
+            moved.append((_real(value) - _real(leaf.value)).abs().nan_to_num(0.0, 0.0, 0.0))
         return moved
 
     def magnitude(self) -> list[Tensor | None] | None:

@@ -130,7 +130,7 @@ def compare_within(c: Comparison, reference: Reference) -> Measured:
     else:
         target, judged = _specials(c, reference, out)
         c.subject.target = target
-    unit = c.formats.unit(target)
+    unit = _unit(c, target)
     error = (got - target).abs()
     if judged is not None:
         error = torch.where(judged, error, 0.0)
@@ -139,6 +139,12 @@ def compare_within(c: Comparison, reference: Reference) -> Measured:
     if c.signed_zeros:
         _signs(c, out)
     return out
+
+
+def _unit(c: Comparison, target: Tensor) -> Tensor:
+    """Spacing of the device's format at the result; complex numbers are as fine as their larger component."""
+    unit = c.formats.unit(target)
+    return unit.amax(-1, keepdim=True).expand_as(unit) if c.complex_ else unit
 
 
 def _specials(c: Comparison, reference: Reference, out: Measured) -> tuple[Tensor, Tensor]:
@@ -161,9 +167,8 @@ def _specials(c: Comparison, reference: Reference, out: Measured) -> tuple[Tenso
         right |= kind == a
     finite = kind == 0
     # Within a few units of the largest value, overflow and the largest value are equally right.
-    edge = (exact.abs() >= f.dtype.max - 4 * bounds.ELEMENTWISE_ULPS * f.dtype.max * max(f.dtype.eps, f.device.eps)) & (
-        (kind >= 2) & (got.signbit() == exact.signbit())
-    )
+    margin = 1 - 4 * bounds.ELEMENTWISE_ULPS * max(f.dtype.eps, f.device.eps)
+    edge = (exact.abs() >= f.dtype.max * margin) & (kind >= 2) & (got.signbit() == exact.signbit())
     right |= edge
     if not f.device.has_inf:  # one code for NaN and infinity, or saturation
         infinite = accepted[0] >= 2
@@ -212,7 +217,7 @@ def _within(c: Comparison, reference: Reference, out: Measured, error: Tensor, u
             allowed = torch.minimum(uncapped, bounds.cap(unit, target, scale))
             over = error > allowed
         # What PyTorch itself answers on the CPU is right by definition, even where that is far from exact.
-        agrees = over & ((c.got - c.subject.same).abs() <= bounds.QUICK_ULPS * c.formats.unit(c.subject.same))
+        agrees = over & ((c.got - c.subject.same).abs() <= bounds.QUICK_ULPS * _unit(c, c.subject.same))
         if bool(agrees.any()):
             allowed = torch.where(agrees, error, allowed)
             over = over & ~agrees

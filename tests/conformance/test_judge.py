@@ -227,7 +227,7 @@ def test_integers_and_bools_are_exact():
 def test_complex_results_by_component():
     z = torch.complex(noise(5), noise(5, seed=1) * 1e-6)
     assert verdict(torch.square, torch.square, z, dtype="complex64").ok
-    imaginary = lambda z: torch.complex((z * z).real, (z * z).imag * 1.01)  # noqa: E731
+    imaginary = lambda z: torch.complex((z * z).real, (z * z).imag + 1e-3)  # noqa: E731
     finding = only(verdict(torch.square, imaginary, z, dtype="complex64", numerics=ELEMENTWISE))
     assert ".imag" in finding.message
 
@@ -378,7 +378,7 @@ def test_postprocessing_comes_before_the_comparison():
 floats = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     values=st.lists(floats, min_size=1, max_size=8),
     at=st.integers(0, 7),
@@ -395,7 +395,7 @@ def test_any_relative_change_of_a_percent_is_caught(values, at, factor):
     assert not verdict(fn, lambda x: changed.clone(), x, numerics=ELEMENTWISE).ok
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(values=st.lists(floats, min_size=1, max_size=8), numerics=st.sampled_from([ELEMENTWISE, COMPOSITE, CONTRACTION]))
 def test_one_unit_is_always_allowed(values, numerics):
     x = torch.tensor(values)
@@ -405,7 +405,7 @@ def test_one_unit_is_always_allowed(values, numerics):
     assert judged.ok, judged.findings
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), n=st.integers(1, 200), dtype=st.sampled_from(DTYPES))
 def test_any_order_of_summation_passes(seed, n, dtype):
     x = noise(3, n, seed=seed, dtype=getattr(torch, dtype))

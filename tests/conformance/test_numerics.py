@@ -148,7 +148,7 @@ def test_flushing():
 
 
 def test_unknown_names_say_what_is_known():
-    with pytest.raises(ValueError, match="unknown number format 'fp12'; known: .*dl16"):
+    with pytest.raises(ValueError, match=r"unknown number format 'fp12'; known: .*dl16"):
         format_named("fp12")
     with pytest.raises(ValueError, match="no number format is known for dtype 'quint8'"):
         format_of("quint8")
