@@ -10,7 +10,7 @@ import difflib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
 from conformance.backends.protocol import PROTOCOL_VERSION, BackendError
@@ -62,15 +62,22 @@ def import_registering(modules: Sequence[str], who: str) -> None:
 
 def compile_source(backend: str, options: Mapping[str, Any] | None = None) -> str:
     """The `torch.compile` call as a template for repro scripts; `{dynamic}` is filled in by whoever writes one."""
-    shown = "" if not options else f", options={dict(options)!r}".replace("{", "{{").replace("}", "}}")
+    shown = "" if not options else _literal(f", options={dict(options)!r}")
     return f'torch.compile(fn, backend="{backend}", dynamic={{dynamic}}{shown})'
 
 
-class CompiledBackend:
-    """Any name registered with Dynamo, on any device whose tensors it takes (`compile:NAME`).
+def _literal(source: str) -> str:
+    """`source` as part of a template, in which braces are fields."""
+    return source.replace("{", "{{").replace("}", "}}")
 
+
+class CompiledBackend:
+    """Any Dynamo backend, on any device whose tensors it takes (`compile:NAME`).
+
+    NAME is registered with Dynamo, or `MODULE:OBJECT`, a backend that is not, or `MODULE:FACTORY()`, which makes one.
     `modules` are imported by `setup()`, which then makes sure that the name is registered; `options` go to
-    `torch.compile(options=...)` unchanged. It declares nothing else: what it can do is found by running it.
+    `torch.compile(options=...)` unchanged, or to the factory as keyword arguments. Nothing else is declared: what it
+    can do is found by running it.
     """
 
     protocol_version = PROTOCOL_VERSION
@@ -89,16 +96,37 @@ class CompiledBackend:
         self.modules = tuple(modules)
         self.options = dict(options) if options else None
         self.device = device
+        self.target: Any = dynamo_name  # what torch.compile takes; an object is loaded by setup()
         self.imports = "\n".join(["import torch", *(f"import {module}" for module in self.modules)])
         self.compile_source = compile_source(dynamo_name, self.options)
+        module, colon, attribute = dynamo_name.partition(":")
+        if colon:
+            self._name_object(module, attribute)
+
+    def _name_object(self, module: str, attribute: str) -> None:
+        self.object_module, self.object_name = module, attribute.removesuffix("()")
+        self.is_factory = attribute.endswith("()")
+        if not self.object_name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+            raise BackendError(f"backend {self.name!r}: compile:MODULE:OBJECT or compile:MODULE:FACTORY() is right")
+        if self.options and not self.is_factory:
+            raise BackendError(f"backend {self.name!r}: options go to a name or to a factory, as MODULE:FACTORY()")
+        made = self.object_name
+        if self.is_factory:
+            made += f"({', '.join(f'{key}={value!r}' for key, value in (self.options or {}).items())})"
+        self.imports += f"\nfrom {module} import {self.object_name}"
+        self.compile_source = f"torch.compile(fn, backend={_literal(made)}, dynamic={{dynamic}})"
+        self.target = None
 
     @property
     def version(self) -> str:
-        found = [f"{module} {installed(module) or '?'}" for module in ("torch", *self.modules)]
-        return ", ".join(found)
+        return self.availability()[1]
 
     def availability(self) -> tuple[bool, str]:
-        return requires(("torch",), self.modules)
+        registers = entry_points(group="torch_dynamo_backends", name=self.dynamo_name)
+        provider = [entry.dist.name for entry in registers if entry.dist]
+        if ":" in self.dynamo_name:
+            return requires(("torch",), (*self.modules, self.object_module.partition(".")[0]))
+        return requires(("torch", *provider), self.modules)
 
     def capabilities(self) -> dict[str, Any]:
         return {"device": self.device}
@@ -106,6 +134,9 @@ class CompiledBackend:
     def setup(self) -> None:
         """Import what registers the name. Raises `BackendError` where that fails or registers something else."""
         import_registering(self.modules, self.name)
+        if ":" in self.dynamo_name:
+            self.target = self._load_object()
+            return
         import torch
 
         known = torch.compiler.list_backends(exclude_tags=())
@@ -117,16 +148,37 @@ class CompiledBackend:
                 f"(known: {', '.join(sorted(known))}; --backend-import MODULE imports what registers it)"
             )
 
+    def _load_object(self) -> Callable[..., Any]:
+        import_registering((self.object_module,), self.name)
+        module = importlib.import_module(self.object_module)
+        try:
+            found = getattr(module, self.object_name)
+        except AttributeError:
+            near = difflib.get_close_matches(self.object_name, dir(module), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise BackendError(
+                f"backend {self.name!r}: {self.object_module} has no {self.object_name!r}{hint}"
+            ) from None
+        if not self.is_factory:
+            return found
+        try:
+            return found(**(self.options or {}))
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise BackendError(
+                f"backend {self.name!r}: {self.object_name}() raises {type(error).__name__}: {reason}"
+            ) from error
+
     def compile(self, fn: Callable[..., Any], *, dynamic: bool | None, fullgraph: bool = False) -> Callable[..., Any]:
         import torch
 
         return torch.compile(
-            fn, backend=self.dynamo_name, dynamic=dynamic, fullgraph=fullgraph, options=self.compile_options()
+            fn, backend=self.target, dynamic=dynamic, fullgraph=fullgraph, options=self.compile_options()
         )
 
     def compile_options(self) -> dict[str, Any] | None:
         """What `torch.compile(options=...)` gets."""
-        return self.options
+        return None if ":" in self.dynamo_name else self.options
 
     def reset(self) -> None:
         import torch

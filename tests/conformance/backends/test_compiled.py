@@ -47,6 +47,59 @@ def test_a_name_that_a_module_registers(module: str) -> None:
     torch.testing.assert_close(eval(backend.compile_source.format(dynamic=True), scope)(x), x.sin())
 
 
+FACTORY = """
+def make(scale=1):
+    def backend(graph, example_inputs):
+        return lambda *args: [out * scale for out in graph(*args)]
+    return backend
+
+double = make(2)
+"""
+
+
+@pytest.fixture
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "makes_own_backends.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "scale"),
+    [
+        ("makes_own_backends:double", None, 2),
+        ("makes_own_backends:make()", None, 1),
+        ("makes_own_backends:make()", {"scale": 3}, 3),
+    ],
+)
+@pytest.mark.usefixtures("factories")
+def test_an_object_that_is_not_registered(spec: str, options: dict | None, scale: int) -> None:
+    backend = registry.find(f"compile:{spec}", backend_options=options)
+    assert backend.availability()[0]
+    backend.setup()
+    x = torch.arange(4.0)
+    torch.testing.assert_close(backend.compile(torch.sin, dynamic=False)(x), x.sin() * scale)
+    torch.compiler.reset()
+    scope: dict = {"fn": torch.sin}
+    exec(backend.imports, scope)
+    torch.testing.assert_close(eval(backend.compile_source.format(dynamic=True), scope)(x), x.sin() * scale)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "says"),
+    [
+        ("makes_own_backends:mak()", None, "makes_own_backends has no 'mak'; did you mean 'make'?"),
+        ("makes_own_backends:make()", {"colour": 1}, r"make\(\) raises TypeError"),
+        ("makes_own_backends:double", {"scale": 3}, "options go to a name or to a factory"),
+        ("no_such_module_here:double", None, "cannot import no_such_module_here"),
+        ("makes_own_backends:make(2)", None, r"compile:MODULE:FACTORY\(\) is right"),
+    ],
+)
+@pytest.mark.usefixtures("factories")
+def test_an_object_that_is_not_there(spec: str, options: dict | None, says: str) -> None:
+    with pytest.raises(BackendError, match=says):
+        registry.find(f"compile:{spec}", backend_options=options).setup()
+
+
 def test_a_name_that_nobody_registers() -> None:
     with pytest.raises(BackendError, match="Dynamo knows no 'inducto'; did you mean 'inductor'"):
         registry.find("compile:inducto").setup()
