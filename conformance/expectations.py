@@ -107,13 +107,14 @@ def holds(specifier: str, torch_version: str) -> bool:
     """Whether a PEP 440 specifier admits a torch version; a nightly counts as the release that it leads to."""
     if not specifier:
         return True
+    parsed = SpecifierSet(specifier)
     try:
         release = Version(Version(torch_version).base_version)
     except InvalidVersion:
         raise ExpectationError(
             f"torch version {torch_version!r} is not a version; entries with `torch = {specifier!r}` cannot be judged"
         ) from None
-    return SpecifierSet(specifier).contains(release, prereleases=True)
+    return parsed.contains(release, prereleases=True)
 
 
 class Kind(StrEnum):

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier
+
 from conformance import expectations, promotion, store, suites
 from conformance.cases import Options, Tier
-from conformance.commands.mistakes import needs
+from conformance.commands.mistakes import Mistake, needs
 from conformance.lint import lint as complaints_about
 from conformance.records import Manifest, Record
 from conformance.settings import DTYPES
@@ -22,7 +24,10 @@ def promote(run: str, issue: str, reason: str, torch: str, file: Path | None, dr
     manifest = store.read_manifest(run_dir)
     version = manifest.versions.get("torch", "")
     needs(bool(version), f"{run_dir}: the manifest does not say with which torch the run was made")
-    needs(not torch or expectations.holds(torch, version), f"--torch {torch!r} leaves out torch {version} of the run")
+    try:
+        needs(expectations.holds(torch, version), f"--torch {torch!r} leaves out torch {version} of the run")
+    except InvalidSpecifier:
+        raise Mistake(f"--torch {torch!r} is not a PEP 440 specifier such as '<2.15'") from None
     refused = 0
     for path, records in by_file(store.read(run_dir), manifest, file).items():
         made = promotion.promote(records, path, version, issue=issue, reason=reason, torch=torch)

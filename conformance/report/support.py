@@ -84,9 +84,11 @@ def support_table(records: Iterable[Record]) -> Table:
 
 
 def on_device(counts: Mapping[str, int]) -> Share | None:
-    """Share of what is known to run on the device without the host; None where nothing is known at all."""
+    """Share of what is known to run on the device without the host; None where the backend tells of nothing."""
     total = sum(counts.values())
-    return Share(sum(counts.get(name, 0) for name in ON_DEVICE) / total) if total else None
+    if total == counts.get(UNKNOWN, 0):
+        return None
+    return Share(sum(counts.get(name, 0) for name in ON_DEVICE) / total)
 
 
 def matrix(records: Iterable[Record]) -> Table:

@@ -93,6 +93,7 @@ def test_the_table_counts_pairs_and_ops() -> None:
 
 def test_nothing_known_is_no_share() -> None:
     assert on_device({}) is None
+    assert on_device({UNKNOWN: 2}) is None
     assert on_device({UNKNOWN: 2, "native": 2}) == 0.5
 
 
