@@ -165,8 +165,11 @@ def _run_all(commands: list[list[str]]) -> None:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 command = waiting.pop()
-                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-                running.append(subprocess.Popen(command, text=True, errors="replace", **pipes))
+                running.append(
+                    subprocess.Popen(
+                        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+                    )
+                )
             process = running.pop(0)
             output, _ = process.communicate()
             if process.returncode != 0:

@@ -151,7 +151,9 @@ class Event(torch.Event, metaclass=_SpyreEvents):
     Makes plain `torch.Event`s, which is all that `torch.Event.elapsed_time` takes.
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+    def __new__(  # type: ignore[misc]
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> torch.Event:
         return torch.Event("spyre", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
