@@ -139,6 +139,8 @@ def _running(backend: Backend) -> Iterator[Row]:
             ok, detail = run(bench)
         except Exception as error:
             ok, detail = False, _line(error)
+        if ok is False and name in CLAIMS and getattr(bench.declared, CLAIMS[name]) is None:
+            ok, detail = None, f"does not work, and is not declared: {detail}"
         yield Row(name, ok, detail)
         bench.reset()
 
@@ -378,6 +380,10 @@ CHECKS: dict[str, Checked] = {
     "reset()": _resets,
     "repro template runs": _repro,
 }
+
+
+CLAIMS = {"dynamic shapes": "dynamic_shapes", "backward": "backward"}
+"""Checks of what a backend may lack, and the capability that claims it."""
 
 
 def _line(error: BaseException) -> str:

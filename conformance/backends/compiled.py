@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
 from typing import Any
 
 from conformance.backends.protocol import PROTOCOL_VERSION, BackendError
@@ -40,7 +40,7 @@ def importable(module: str) -> bool:
         return False
 
 
-def requires(distributions: Sequence[str], modules: Sequence[str] = ()) -> tuple[bool, str]:
+def requires(distributions: Iterable[str], modules: Sequence[str] = ()) -> tuple[bool, str]:
     """`(True, versions)` when all are installed, else `(False, what is missing)`."""
     versions = {name: installed(name) for name in distributions}
     absent = [name for name, found in versions.items() if found is None]
@@ -122,11 +122,16 @@ class CompiledBackend:
         return self.availability()[1]
 
     def availability(self) -> tuple[bool, str]:
-        registers = entry_points(group="torch_dynamo_backends", name=self.dynamo_name)
-        provider = [entry.dist.name for entry in registers if entry.dist]
+        modules = list(self.modules)
         if ":" in self.dynamo_name:
-            return requires(("torch",), (*self.modules, self.object_module.partition(".")[0]))
-        return requires(("torch", *provider), self.modules)
+            modules.append(self.object_module.partition(".")[0])
+        providers = [entry.dist.name for entry in self._registered() if entry.dist]
+        providers += [name for module in modules for name in packages_distributions().get(module.partition(".")[0], ())]
+        return requires(dict.fromkeys(("torch", *providers)), modules)
+
+    def _registered(self) -> list[EntryPoint]:
+        """Dynamo itself finds backends by this entry-point group."""
+        return list(entry_points(group="torch_dynamo_backends", name=self.dynamo_name))
 
     def capabilities(self) -> dict[str, Any]:
         return {"device": self.device}
@@ -147,6 +152,8 @@ class CompiledBackend:
                 f"backend {self.name!r}: Dynamo knows no {self.dynamo_name!r}{hint} "
                 f"(known: {', '.join(sorted(known))}; --backend-import MODULE imports what registers it)"
             )
+        # Now, and not at the first compile: processes are forked after the set-up, and inherit what it has imported.
+        import_registering([entry.module for entry in self._registered()], self.name)
 
     def _load_object(self) -> Callable[..., Any]:
         import_registering((self.object_module,), self.name)

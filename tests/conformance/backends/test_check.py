@@ -124,6 +124,14 @@ def test_what_is_missing_or_untrue(members: dict[str, Any], row: str, says: str)
     assert says in found[row]
 
 
+def test_what_is_not_claimed_need_not_work() -> None:
+    backend = changed(compile=detached, capabilities=lambda self: {"device": "cpu"})
+    assert not failed(backend)
+    (row,) = [row for row in check(backend) if row.check == "backward"]
+    assert row.ok is None
+    assert "does not work, and is not declared" in row.detail
+
+
 def test_a_hang_is_cut_short() -> None:
     started = time.monotonic()
     assert "timeout (no answer in 1 s)" in failed(changed(setup=hangs), seconds=1.0)["runs to the end"]
