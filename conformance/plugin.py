@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 RUN_DIR = "conformance_run_dir"  # key in what the controller of pytest-xdist tells its workers
 CPU_SECONDS = "conformance_cpu_s"  # key in what they tell it
 PLAN = "plan.json"  # as in `session`, which is not imported before there is something to run
+FOLLOWER = "conformance-follower"  # name of a plugin
 COUNTS = "conformance_counts"  # attribute of a report: outcome -> samples
 RESCHEDULED = "conformance_rescheduled"  # attribute of the report of an item whose worker was killed
 SHOWN = 5  # unexpected samples of an item that are shown in full
@@ -74,7 +75,7 @@ def _register(parser: pytest.Parser, *, paths_only: bool) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "conformance: a case of a conformance suite")
     if _is_in_charge(config):
-        config.pluginmanager.register(Follower(config), "conformance-follower")
+        config.pluginmanager.register(Follower(config), FOLLOWER)
     if any(getattr(config.option, option.dest, None) is not None for option in options.OPTIONS):
         _settings_of(config)  # a mistake on the command line is said before anything is collected
 
@@ -94,6 +95,8 @@ def _settings_of(config: pytest.Config) -> Settings:
                 if plan is None:
                     raise settings.SettingsError(f"--resume: {run_dir} has no {session.PLAN}; start a new run")
                 base = plan.settings
+                if _is_in_charge(config):
+                    (run_dir / session.REDO).unlink(missing_ok=True)
             elif "run-dir" in given:
                 run_dir = Path(given["run-dir"])
                 if _is_in_charge(config) and session.holds_run(run_dir):
@@ -200,7 +203,8 @@ def _with_detail(error: Any, session: Session) -> str:
     if session.run_dir is None:
         return f"{error}\n\n{detail}"
     session.supervisor.note(detail)
-    return f"{error}\n  (traceback in {session.log})"
+    # Not the log's own name: pytest-xdist shows one of several equal errors of its workers.
+    return f"{error}\n  (traceback in {session.run_dir}/*.log)"
 
 
 class CaseItem(pytest.Item):
@@ -247,6 +251,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.hookimpl(tryfirst=True)  # the plan is there before pytest-xdist tells its controller of the collection
 def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if _session not in config.stash:
@@ -264,7 +269,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _session not in config.stash:
         return
     cpu_s = config.stash[_session].close()
-    if hasattr(config, "workeroutput"):
+    follower = config.pluginmanager.get_plugin(FOLLOWER)
+    if follower is not None:
+        follower.cpu_s += cpu_s
+    else:
         config.workeroutput[CPU_SECONDS] = cpu_s
 
 
@@ -337,18 +345,14 @@ class Follower:
     def pytest_testnodedown(self, node: Any) -> None:
         self.cpu_s += getattr(node, "workeroutput", {}).get(CPU_SECONDS, 0.0)
 
-    @pytest.hookimpl(trylast=True)  # after pytest-xdist has stopped its workers
+    @pytest.hookimpl(trylast=True)  # after pytest-xdist has stopped its workers and the hook above has stopped ours
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.reporter is None:
             return
         self.reporter.cpu_s = self.cpu_s
         interrupted = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
         closing = self.reporter.finish(interrupted=interrupted)
-        if (
-            closing is not None
-            and closing.problems
-            and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        ):
+        if closing is not None and closing.problems and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

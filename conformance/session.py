@@ -6,6 +6,7 @@ agree on lies in the run's directory: `plan.json` (settings and selected cases),
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -116,7 +117,7 @@ class Session:
 
     def write_plan(self, selected: Iterable[tuple[str, Case]]) -> None:
         """Write what will be run, and a first manifest; every worker does, the first one counts."""
-        if self.run_dir is None:
+        if self.run_dir is None or not self._listings:
             return
         planned = Planned(settings=self.settings)
         for suite, case in selected:
@@ -168,12 +169,21 @@ class Session:
     def close(self) -> float:
         """Stop all children; returns the CPU seconds that this process and they have used."""
         self.supervisor.close()
+        self._tidy()
         if self._writer is not None:
             self._writer.file.close()
         return sum(
             usage.ru_utime + usage.ru_stime
             for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         )
+
+    def _tidy(self) -> None:
+        """Leave no directory behind in which there is nothing to read."""
+        if self.run_dir is not None and not (self.run_dir / PLAN).exists():
+            with contextlib.suppress(OSError):
+                if not self.log.stat().st_size:
+                    self.log.unlink()
+                self.run_dir.rmdir()
 
     def _writer_of(self, suite: str) -> _Writer:
         assert self.run_dir is not None

@@ -54,7 +54,7 @@ def _told(item: Judged) -> str:
     if record.reason:
         lines.append(f"  note: {record.reason}")
     lines += [f"  {line}" for line in verdict.edit.splitlines()]
-    if record.outcome is not Outcome.PASS:
+    if record.outcome not in (Outcome.PASS, Outcome.INFRA):
         lines.append(f"  reproduce: conformance repro '{record.sample}' --backend {record.backend}")
     return "\n".join(lines)
 

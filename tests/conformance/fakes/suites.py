@@ -166,7 +166,8 @@ def _eat_shared_memory():
         piece = mmap.mmap(-1, 2**25)
         piece.write(b"x" * 2**25)
         hoard.append(piece)
-        time.sleep(0.01)
+        if len(hoard) > 64:
+            time.sleep(10_000)
 
 
 def _bad_alloc():
@@ -225,7 +226,7 @@ def _recurse():
 
 DEEDS = {
     "fine": _fine,
-    "slow": lambda: time.sleep(0.3),
+    "slow": lambda: time.sleep(0.2),
     "raises": lambda: [][1],
     "wrong": lambda: Outcome.WRONG,
     "unsupported": lambda: Outcome.UNSUPPORTED,
@@ -277,3 +278,23 @@ class Torture(FakeSuite):
 class Broken(FakeSuite):
     def cases(self, options):
         raise RuntimeError("this suite has no cases today")
+
+
+class Slow(FakeSuite):
+    """Cases that take long enough to be interrupted."""
+
+    subjects: ClassVar = {f"slow_{n}": ("slow",) * 5 for n in range(4)}
+
+
+class Mixed(FakeSuite):
+    subjects: ClassVar = {
+        "fine": ("fine", "fine"),
+        "wrong": ("fine", "wrong"),
+        "crash": ("segfault", "fine"),
+        "none": (),
+        "good": ("fine",),
+    }
+
+
+class Bad(FakeSuite):
+    subjects: ClassVar = {"bad": ("wrong",) * 30}
