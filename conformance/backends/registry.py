@@ -82,6 +82,11 @@ def find(
     return validate(_instantiate(made, where, options=options, device=device), where)
 
 
+def is_known(name: str) -> bool:
+    """Whether an installed backend has this name; loads nothing."""
+    return bool(entry_points(group=GROUP, name=name))
+
+
 def available() -> list[Listing]:
     """Every installed backend, by name; one that fails to load is listed as unavailable, with the reason."""
     return [_listed(entry) for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]

@@ -166,6 +166,7 @@ def test_all_are_listed_without_torch() -> None:
         "for name in ('eager', 'dynamo', 'mutant', 'inductor', 'openvino', 'spyre', 'torch_spyre', 'torch_sendnn'):\n"
         "    assert found[name].detail, name\n"
         "assert found['eager'].available\n"
+        "assert registry.is_known('spyre') and not registry.is_known('spyr')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
