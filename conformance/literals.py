@@ -7,6 +7,7 @@ tensors passed twice stay as they are.
 from __future__ import annotations
 
 import base64
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -89,7 +90,8 @@ class Source:
             return f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, dtype={t.dtype}, device=device)"
         storage = t.untyped_storage()
         fills = t.storage_offset() == 0 and storage.nbytes() == t.numel() * t.element_size()
-        if storage.data_ptr() not in self._shared and fills and t.is_contiguous() and not t.is_conj():
+        usual = t.stride() == torch.empty(t.shape, device="meta").stride()  # also along dimensions of one element
+        if storage.data_ptr() not in self._shared and fills and usual and not t.is_conj():
             return _dense(t)
         address, nbytes = storage.data_ptr(), storage.nbytes()
         if nbytes > LARGEST:
@@ -178,11 +180,20 @@ def _nested(value: Any) -> str:
 
 def _written_exactly(t: Tensor) -> bool:
     """Whether the text gives the same bits: not for other NaN than the usual one, nor for exotic dtypes."""
+    if t.is_complex():
+        return _written_exactly(torch.view_as_real(t))
     try:
-        again = torch.tensor(t.tolist(), dtype=t.dtype)
+        again = torch.tensor(_usual(t.tolist()), dtype=t.dtype)
         return torch.equal(again.reshape(-1).view(torch.uint8), t.reshape(-1).view(torch.uint8))
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return False
+
+
+def _usual(value: Any) -> Any:
+    """The same values with the NaN that the text `nan` stands for."""
+    if isinstance(value, list):
+        return [_usual(item) for item in value]
+    return math.nan if value != value else value
 
 
 def _packed(t: Tensor) -> str:
