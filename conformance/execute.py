@@ -149,7 +149,7 @@ def run_sample(
             _judge_device_eager(record, case, sample, reference, backend)
         if record.outcome is Outcome.PASS:
             _check_budgets(record, budgets, seen)
-            record.support = _support(case, sample, seen)
+            record.support = _support(case, sample, seen, backend)
     record.judge_s = time.perf_counter() - clock
     record.cpu_s = time.process_time() - cpu
     if seen.notes:
@@ -262,7 +262,7 @@ def _check_budgets(record: Record, budgets: Budgets, seen: observe.Seen) -> None
         record.fingerprint = fingerprints.of_budget(exceeded, op=record.subject)
 
 
-def _support(case: Case, sample: Sample, seen: observe.Seen) -> Support | None:
+def _support(case: Case, sample: Sample, seen: observe.Seen, backend: Backend) -> Support | None:
     if seen.lowered is None and seen.fallbacks is None and seen.kernels is None:
         return None  # the backend tells nothing: no need to ask eager
     prepared = calls.prepare(sample.args, sample.kwargs, direction=case.direction)
@@ -270,7 +270,16 @@ def _support(case: Case, sample: Sample, seen: observe.Seen) -> Support | None:
         dispatched = observe.eager_ops(sample.fn, prepared.args, prepared.kwargs)
     except Exception:
         return None  # a mode in the sample itself can refuse ours; then there is no evidence
-    return support_of(dispatched, seen.lowered, seen.fallbacks, seen.custom_kernels, seen.kernels, seen.break_count)
+    return support_of(
+        dispatched,
+        seen.lowered,
+        seen.fallbacks,
+        seen.custom_kernels,
+        seen.kernels,
+        seen.break_count,
+        graphs=seen.graphs,
+        own_device=backend.device.partition(":")[0] != "cpu",
+    )
 
 
 def _climb(

@@ -3,8 +3,9 @@
 The rules, in this order; the first that holds decides:
 
 1. something ran on the host                                             -> fallback
-2. the graph broke and an op never reached the compiler: it ran eagerly  -> fallback, unless the backend counts host
-   fallbacks and counted none: then the device's own eager kernel ran    -> custom
+2. an op never reached the compiler, because the graph broke or there
+   was none: it ran eagerly                                              -> fallback, unless the backend has a device of
+   its own, counts host fallbacks and counted none: then the device's own eager kernel ran -> custom
 3. a hand-written kernel ran                                             -> custom
 4. eager dispatches to views and metadata alone: no kernel is needed     -> native
 5. the backend does not say what it lowered                              -> unknown (None)
@@ -63,18 +64,22 @@ def support_of(
     custom_kernels: Mapping[str, int] | None,
     kernels: int | None,
     breaks: int,
+    *,
+    graphs: int | None = None,
+    own_device: bool = True,
 ) -> Support | None:
     """`Support` of an op that ran and was right; None where the evidence does not say.
 
     `eager_ops` are the overloads that eager dispatches to (`observe.eager_ops`), the next four are what the backend saw
-    (None: it cannot tell), `breaks` is the number of graph breaks. See the rules above.
+    (None: it cannot tell), `breaks` and `graphs` the numbers of graph breaks and compiled graphs. Without its `own_device`
+    a backend takes CPU tensors, and what it does not compile is run by PyTorch. See the rules above.
     """
     needed = {operator(name) for name in eager_ops if computes(name)}
     reached = {operator(name) for name in lowered or ()}
     if any((fallbacks or {}).values()):
         return Support.FALLBACK
-    if breaks and lowered is not None and needed - reached:
-        return Support.FALLBACK if fallbacks is None else Support.CUSTOM
+    if (breaks or graphs == 0) and lowered is not None and needed - reached:
+        return Support.CUSTOM if own_device and fallbacks is not None else Support.FALLBACK
     if any((custom_kernels or {}).values()):
         return Support.CUSTOM
     if eager_ops and not needed:

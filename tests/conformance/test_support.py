@@ -43,6 +43,23 @@ def test_the_rules(eager, lowered, fallbacks, custom, kernels, breaks, support) 
 
 
 @pytest.mark.parametrize(
+    ("eager", "lowered", "fallbacks", "breaks", "graphs", "own_device", "support"),
+    [
+        (("aten::nonzero",), {}, {}, 1, 2, True, CUSTOM),
+        (("aten::nonzero",), {}, {}, 1, 2, False, FALLBACK),  # PyTorch itself ran it
+        (("aten::nonzero",), {}, {}, 0, 0, False, FALLBACK),  # no graph at all, and no break that says so
+        (("aten::nonzero",), {}, {}, 0, 0, True, CUSTOM),
+        (("aten::zeros",), {}, {}, 0, 1, False, DECOMPOSED),
+        (("aten::t",), {}, {}, 0, 0, False, NATIVE),
+        (("aten::sin",), {"aten::sin": 1}, {}, 0, 1, False, NATIVE),
+    ],
+)
+def test_what_the_compiler_never_saw(eager, lowered, fallbacks, breaks, graphs, own_device, support) -> None:
+    found = support_of(eager, lowered, fallbacks, {}, 1, breaks, graphs=graphs, own_device=own_device)
+    assert found == support
+
+
+@pytest.mark.parametrize(
     ("name", "base"),
     [
         ("aten::add_.Tensor", "aten::add"),
