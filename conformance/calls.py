@@ -285,6 +285,20 @@ def make_cotangent(shape: Sequence[int], dtype: torch.dtype, position: int) -> T
     return torch.randn(tuple(shape), dtype=wide, generator=generator).to(dtype)
 
 
+def _seed(device: torch.device) -> None:
+    """Seeds the generators of the CPU and of `device`.
+
+    Not `torch.manual_seed`: for each accelerator that is not in use it formats a stack trace and keeps it for later,
+    which costs more than a small op and grows with every call.
+    """
+    torch.default_generator.manual_seed(SEED)
+    if device.type not in ("cpu", "meta"):
+        module = getattr(torch, device.type, None)
+        seed = getattr(module, "manual_seed_all", None) or getattr(module, "manual_seed", None)
+        if seed is not None:
+            seed(SEED)
+
+
 def _synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         wait = getattr(getattr(torch, device.type, None), "synchronize", None)
@@ -321,7 +335,7 @@ def invoke(
     `cotangents` are CPU tensors to use in the backward direction (those of the reference), as far as they fit.
     Whatever `fn` raises passes through.
     """
-    torch.manual_seed(SEED)
+    _seed(prepared.device)
     early = None
     if cotangents is not None and prepared.direction is Direction.BACKWARD:
         early = [c.to(prepared.device) for c in cotangents]  # moved before the clock starts
