@@ -263,8 +263,9 @@ def _check_budgets(record: Record, budgets: Budgets, seen: observe.Seen) -> None
 
 
 def _support(case: Case, sample: Sample, seen: observe.Seen, backend: Backend) -> Support | None:
-    if seen.lowered is None and seen.fallbacks is None and seen.kernels is None:
-        return None  # the backend tells nothing: no need to ask eager
+    told = [seen.lowered, seen.fallbacks, seen.kernels]
+    if all(item is None for item in told) and (seen.graphs or getattr(backend, "control", False)):
+        return None  # something was compiled, and the backend tells nothing: no need to ask eager
     prepared = calls.prepare(sample.args, sample.kwargs, direction=case.direction)
     try:
         dispatched = observe.eager_ops(sample.fn, prepared.args, prepared.kwargs)

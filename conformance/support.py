@@ -71,14 +71,15 @@ def support_of(
     """`Support` of an op that ran and was right; None where the evidence does not say.
 
     `eager_ops` are the overloads that eager dispatches to (`observe.eager_ops`), the next four are what the backend saw
-    (None: it cannot tell), `breaks` and `graphs` the numbers of graph breaks and compiled graphs. Without its `own_device`
-    a backend takes CPU tensors, and what it does not compile is run by PyTorch. See the rules above.
+    (None: it cannot tell), `breaks` and `graphs` the numbers of graph breaks and compiled graphs. A backend without its
+    `own_device` takes CPU tensors, and what it does not compile is run by PyTorch. See the rules above.
     """
     needed = {operator(name) for name in eager_ops if computes(name)}
     reached = {operator(name) for name in lowered or ()}
     if any((fallbacks or {}).values()):
         return Support.FALLBACK
-    if (breaks or graphs == 0) and lowered is not None and needed - reached:
+    unseen = needed - reached if lowered is not None or graphs == 0 else set()
+    if (breaks or graphs == 0) and unseen:
         return Support.CUSTOM if own_device and fallbacks is not None else Support.FALLBACK
     if any((custom_kernels or {}).values()):
         return Support.CUSTOM

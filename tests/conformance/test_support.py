@@ -49,6 +49,9 @@ def test_the_rules(eager, lowered, fallbacks, custom, kernels, breaks, support) 
         (("aten::nonzero",), {}, {}, 1, 2, False, FALLBACK),  # PyTorch itself ran it
         (("aten::nonzero",), {}, {}, 0, 0, False, FALLBACK),  # no graph at all, and no break that says so
         (("aten::nonzero",), {}, {}, 0, 0, True, CUSTOM),
+        (("aten::nonzero",), None, None, 0, 0, False, FALLBACK),
+        (("aten::t",), None, None, 0, 0, False, NATIVE),
+        (("aten::nonzero",), None, None, 1, 2, False, None),  # what was in the two graphs?
         (("aten::zeros",), {}, {}, 0, 1, False, DECOMPOSED),
         (("aten::t",), {}, {}, 0, 0, False, NATIVE),
         (("aten::sin",), {"aten::sin": 1}, {}, 0, 1, False, NATIVE),
