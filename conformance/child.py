@@ -8,6 +8,7 @@ dies of one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -146,11 +147,11 @@ class Zygote:
         error = ""
         if "torch" in sys.modules and _fork_safe(self.plan, self.backend):
             try:
+                _no_progress_bar_thread()
                 _compile_something(self.backend)
             except Exception as failure:  # the backend's own cases will say what is wrong with it
                 error = _one_line(failure)
-        gc.collect()
-        gc.freeze()  # a collection in a runner must not touch, and so copy, every page of ours
+        _freeze()
         return wire.WarmedUp(_threads(), time.perf_counter() - started, error)
 
     def fork(self, request: wire.Fork) -> wire.Message:
@@ -277,6 +278,21 @@ def _executor(suite: Any) -> Callable[..., Record]:
     return execute.run_sample
 
 
+def _freeze() -> None:
+    """Keep all that was imported out of later garbage collections. In a runner they would touch, and so copy, every page
+    of the zygote, and walking through upstream's objects takes about half of the CPU time of a small sample."""
+    gc.collect()
+    gc.freeze()
+
+
+def _no_progress_bar_thread() -> None:
+    """AOTAutograd makes a disabled tqdm bar, which starts a monitor thread unless it is told not to."""
+    with contextlib.suppress(ImportError):
+        import tqdm
+
+        tqdm.tqdm.monitor_interval = 0
+
+
 def _compile_something(backend: Any) -> None:
     import torch
 
@@ -336,6 +352,7 @@ class Runner:
             self.channel.send(wire.Failed(reason, traceback.format_exc()))
             return
         self.channel.send(wire.Ready())
+        frozen = not self.must_set_up  # else much was imported only now
         while True:
             try:
                 request = self.channel.receive()
@@ -345,6 +362,9 @@ class Runner:
             faulthandler.cancel_dump_traceback_later()
             self.channel.send(wire.CaseDone(samples, _rss()))
             self._reset()
+            if not frozen:
+                _freeze()
+                frozen = True
             self.channel.send(wire.Ready())
 
     def on_stage(self, stage: Stage) -> None:

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -187,13 +188,9 @@ def checked(settings: Settings) -> Settings:
             if not Path(settings.expectations).is_file():
                 raise SettingsError(f"--expectations: there is no file {settings.expectations}")
             expectations.load(settings.expectations)
-        if ":" not in settings.backend:  # an installed adapter imports nothing heavy; a user's file might
-            registry.find(
-                settings.backend,
-                backend_import=settings.backend_import,
-                backend_options=settings.backend_options,
-                device=settings.device,
-            )
+        installed = {entry.name for entry in entry_points(group=registry.GROUP)}
+        if ":" not in settings.backend and settings.backend not in installed:
+            registry.find(settings.backend)  # raises and says what there is; loading one that exists may import torch
     except (expectations.ExpectationError, BackendError) as error:
         raise SettingsError(str(error)) from None
     return settings

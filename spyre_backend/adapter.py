@@ -23,6 +23,7 @@ class SpyreBackend:
     protocol_version = PROTOCOL_VERSION
     device = "spyre"
     imports = "import torch\nimport spyre_backend"
+    fork_safe = True  # device memory is host memory and the runtime starts no thread
     compile_source = 'torch.compile(fn, backend="inductor", dynamic={dynamic})'
 
     @property

@@ -79,6 +79,7 @@ class ObservingBackend(Backend, Protocol):
 
     version: str
     control: bool  # a control of the suite itself: nobody is asked whose its failures are
+    fork_safe: bool  # a process in which `setup` has run may be forked; default: only where the device is the CPU
 
     def begin(self, sample_id: str, *, calls: int = 1) -> None:
         """Called before `compile` with the sample that follows and how often the compiled callable will be called."""
