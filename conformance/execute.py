@@ -113,7 +113,7 @@ def run_sample(
     _reset(backend)
     begin = getattr(backend, "begin", None)
     if begin is not None:
-        begin(record.sample)
+        begin(record.sample, calls=1 + len(sample.replays))
     tell(Stage.CAPTURE)
     meter = _Meter(backend)
     result: calls.CallResult | None = None
