@@ -279,7 +279,7 @@ def _executor(suite: Any) -> Callable[..., Record]:
 
 
 def _freeze() -> None:
-    """Keep all that was imported out of later garbage collections. In a runner they would touch, and so copy, every page
+    """Keep all that was imported out of later garbage collections: in a runner they would touch, and so copy, every page
     of the zygote, and walking through upstream's objects takes about half of the CPU time of a small sample."""
     gc.collect()
     gc.freeze()
