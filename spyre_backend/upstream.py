@@ -200,4 +200,15 @@ def trace(function: Callable[..., Any], values: list[Any]) -> Any:
         return make_fx(function, decomposition_table=select_decomp_table())(*values)
 
 
+def layout_constraints() -> dict[Any, Any]:
+    """Operator -> what upstream does to the layouts of its operands before the lowering runs."""
+    return _upstream("lowering")._maybe_layout_constraints
+
+
+def current_output_size() -> list[Any]:
+    """The size, as sympy expressions, of the result of the operator that is being lowered."""
+    value = _upstream("V").graph.current_node.meta["val"]
+    return [size.node.expr if isinstance(size, torch.SymInt) else size for size in value.shape]
+
+
 # ---- end: inductor -------------------------------------------------------------------------------------------------

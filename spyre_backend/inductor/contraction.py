@@ -224,31 +224,21 @@ def convolution(
 ) -> Any:
     """A convolution, or a transposed one, of `[n, c, *spatial]` (`n` may be missing)."""
     dims = len(weight.get_size()) - 2
-    if len(x.get_size()) == dims + 1:
-        batched = _lower(aten.unsqueeze, x, 0)
-        args = (weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-        return _lower(aten.squeeze, convolution(batched, *args), 0)
+    batched = len(x.get_size()) == dims + 2
+    if not batched:
+        x = _lower(aten.unsqueeze, x, 0)
     x.realize()
     weight.realize()
     geometry = _Geometry(dims, stride, padding, dilation)
-    extra = list(output_padding) * dims if len(output_padding) == 1 else list(output_padding)
-    kernel, sizes = weight.get_size()[2:], x.get_size()[2:]
-    reach = [d * (k - 1) for d, k in zip(geometry.dilation, kernel, strict=True)]
+    # the sizes as the graph spells them, which upstream compares with those of its neighbours
+    spatial = upstream.current_output_size()[-dims:]
     if transposed:
-        spatial = [
-            (size - 1) * s - 2 * p + r + e + 1
-            for size, s, p, r, e in zip(sizes, geometry.stride, geometry.padding, reach, extra, strict=True)
-        ]
         result = _into_inputs(x, weight, groups, spatial, _guarded_target(geometry, x))
     else:
-        spatial = [
-            upstream.FloorDiv(size + 2 * p - r - 1, s) + 1
-            for size, s, p, r in zip(sizes, geometry.stride, geometry.padding, reach, strict=True)
-        ]
         result = _into_outputs(x, weight, groups, spatial, _guarded_source(geometry, x))
-    if bias is None:
-        return result
-    return _lower(aten.add, result, _lower(aten.view, bias, [result.get_size()[1], *[1] * dims]))
+    if bias is not None:
+        result = _lower(aten.add, result, _lower(aten.view, bias, [result.get_size()[1], *[1] * dims]))
+    return result if batched else _lower(aten.squeeze, result, 0)
 
 
 def convolution_backward(

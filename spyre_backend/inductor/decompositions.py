@@ -84,7 +84,8 @@ def _index_reduce(
     x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     if x.dim() == 0:
-        return NotImplemented
+        reduced = _index_reduce(x.reshape(1), 0, index, source.reshape(-1), reduce, include_self=include_self)
+        return reduced.reshape(())
     shape = [1] * x.dim()
     shape[dim] = index.numel()
     where = index.long().reshape(shape).expand(source.shape)
@@ -406,7 +407,7 @@ def _trilinear(
 @_rule(aten.nonzero_static.default)
 def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     if x.dim() == 0:
-        return NotImplemented
+        return torch.empty((size, 0), dtype=torch.int64, device=x.device)
     found = (x != 0).reshape(-1)
     order = found.long().cumsum(0) - 1
     kept = found & (order < size)

@@ -44,6 +44,7 @@ def install(device: str) -> None:
     for packet, ours in _OURS.items():
         for key in _keys(packet):
             table[key] = _dispatcher(device, ours, table.get(key), key)
+            _free_layout(device, key)
     for packet in _SORTING:
         for key in _keys(packet):
             if key in table:
@@ -65,6 +66,19 @@ def _dispatcher(device: str, ours: Lowering, theirs: Lowering | None, key: Any) 
         return theirs(*args, **kwargs)
 
     return lower
+
+
+def _free_layout(device: str, key: Any) -> None:
+    """Lift upstream's demand for the strides that ATen would see: a program reads any strides."""
+    constraints = upstream.layout_constraints()
+    theirs = constraints.get(key)
+    if theirs is None:
+        return
+
+    def constrain(node: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return (args, kwargs) if _on_device(device, args) else theirs(node, *args, **kwargs)
+
+    constraints[key] = constrain
 
 
 def _on_device(device: str, args: Iterable[Any]) -> bool:
