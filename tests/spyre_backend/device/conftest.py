@@ -28,7 +28,7 @@ def run_python() -> Callable[..., str]:
             env=child_environment(**environment),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout

@@ -100,7 +100,7 @@ print(os.waitstatus_to_exitcode(status))
         env={**os.environ, "PYTHONPATH": str(Path(spyre_backend.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "7"), done.stderr
 
@@ -157,7 +157,7 @@ def test_processes_that_start_together_build_once(tmp_path: Path, counting_compi
         for _ in range(4)
     ]
     for child in children:
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=180)
         assert out.strip() == "2.0", err
     calls = log.read_text().splitlines()
     assert len(calls) == len(list(build.SOURCES.glob("*.cpp"))) + 1
