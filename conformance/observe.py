@@ -125,7 +125,7 @@ COUNTED = (
 
 
 def _snapshot() -> _Snapshot:
-    metrics = dynamo_utils._compilation_metrics
+    metrics = dynamo_utils.get_compilation_metrics()
     counters = dynamo_utils.counters
     timed = dynamo_utils.compilation_time_metrics
     return _Snapshot(
@@ -144,7 +144,7 @@ def _fill_from_dynamo(seen: Seen, before: _Snapshot) -> None:
     frames = [item for item in metrics if item.is_forward is not False and not item.is_runtime]
     # A restarted analysis calls the backend twice for one graph, and counts twice in `unique_graphs`; the metrics of a
     # frame are written once. They are a bounded queue, so beyond its length the counter is all there is.
-    whole = len(metrics) < (dynamo_utils._compilation_metrics.maxlen or sys.maxsize)
+    whole = len(metrics) < dynamo_utils.DEFAULT_COMPILATION_METRICS_LIMIT
     completed = sum(1 for item in frames if item.graph_op_count and item.fail_type is None)
     seen.graphs = completed if whole else delta["stats", "unique_graphs"]
     seen.breaks = _breaks(before)
@@ -164,7 +164,7 @@ def _fill_from_dynamo(seen: Seen, before: _Snapshot) -> None:
 
 def _new_metrics(last: Any) -> list[Any]:
     found: list[Any] = []
-    for item in reversed(dynamo_utils._compilation_metrics):
+    for item in reversed(dynamo_utils.get_compilation_metrics()):
         if item is last:
             break
         found.append(item)

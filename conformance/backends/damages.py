@@ -180,6 +180,9 @@ def _plain_value(run: Run) -> str | None:
         if isinstance(leaf, bool | int | float):
             run.leaves[i] = not leaf if isinstance(leaf, bool) else 0.0 if leaf != leaf else leaf + 1
             return f"{run.paths[i]} is {run.leaves[i]} instead of {leaf}"
+        if isinstance(leaf, torch.Size) and leaf:
+            run.leaves[i] = torch.Size((leaf[0] + 1, *leaf[1:]))
+            return f"{run.paths[i]} is {run.leaves[i]} instead of {leaf}"
     return None
 
 
@@ -260,8 +263,14 @@ def lost_mutation(run: Run) -> str | None:
 
 def broken_alias(run: Run) -> str | None:
     for i, leaf in enumerate(run.leaves):
-        if is_plain(leaf) and any(share_memory(leaf, other) for other in run.inputs):
-            run.leaves[i] = _copy(leaf)
+        if any(share_memory(leaf, other) for other in run.inputs):
+            if is_plain(leaf):
+                run.leaves[i] = _copy(leaf)
+            elif leaf.requires_grad or leaf.is_conj() or leaf.is_neg():
+                run.leaves[i] = leaf.clone()
+            else:  # expanded: the same strides on a copy of the memory
+                memory = torch.empty(0, dtype=leaf.dtype).set_(leaf.untyped_storage().clone())
+                run.leaves[i] = memory.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset())
             return f"{run.paths[i]} is a copy, not a view of an input"
     return None
 

@@ -63,6 +63,8 @@ CAUGHT = [
     ("lost-mutation", increment, (X,), "mutation"),
     ("broken-alias", lambda x: x.t(), (X,), "aliasing"),
     ("broken-alias", lambda x: x.add_(1), (X,), "aliasing"),
+    ("broken-alias", lambda x: x[0].expand(5, 3), (X,), "aliasing"),
+    ("element", lambda x: x.shape, (X,), "values"),
     ("extra-mutation", torch.relu, (X,), "mutation"),
 ]
 
