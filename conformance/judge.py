@@ -424,6 +424,8 @@ def _judge_gradients(j: _Judging) -> None:
         numerics = NumericalClass.COMPOSITE if single else j.numerics
         if numerics is not NumericalClass.PROPERTY:
             _judge_values(j, offset + i, e, g, j.prefix + e.path, numerics)
+        elif complaint := compare_random(e.value, g.value, None):
+            j.add(Check.PROPERTY, e.path, complaint, "distribution")
 
 
 def _judge_absent(j: _Judging, e: Leaf, g: Leaf) -> None:
