@@ -160,6 +160,13 @@ def _negative_view(physical: Tensor, like: Tensor) -> Tensor:
 
 
 def _fills_storage(t: Tensor) -> bool:
+    """Whether each element of the storage is exactly one element of `t`. Equal sizes are not enough: the first row of
+    a matrix, expanded to all rows, has as many elements as the matrix."""
+    step = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(t.stride(), t.shape, strict=True) if size != 1):
+        if stride != step:
+            return False
+        step *= size
     return t.storage_offset() == 0 and t.numel() * t.element_size() == t.untyped_storage().nbytes()
 
 

@@ -24,6 +24,7 @@ LAYOUTS = {
     "offset": lambda: base()[5:17].reshape(3, 4),
     "strided": lambda: base().reshape(4, 6)[:, ::2],
     "expanded": lambda: base()[:3].reshape(3, 1).expand(3, 4),
+    "first row as every row": lambda: base().reshape(4, 6)[:1].expand(4, 6),
     "overlapping": lambda: base().as_strided((3, 4), (2, 1)),
     "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
     "channels last of one channel": lambda: torch.randn(2, 1, 4, 5).to(memory_format=torch.channels_last),
