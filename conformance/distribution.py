@@ -60,8 +60,7 @@ def uninitialized_positions(reference: Reference) -> list[Tensor | None]:
     """For each output tensor a mask of elements that PyTorch leaves uninitialised; None: not a tensor, or all known.
 
     Found by PyTorch's own switch that fills fresh memory with NaN (floats) or the largest value (integers) in
-    deterministic mode: elements that then have the fill value and otherwise (twice) do not, or always do in an output
-    that nothing else wrote to.
+    deterministic mode: elements that then have the fill value and otherwise do not, or all if all have it.
     """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     switch: Any = torch.utils.deterministic  # a module with a property, which type checkers do not see
@@ -86,9 +85,11 @@ def uninitialized_positions(reference: Reference) -> list[Tensor | None]:
             continue
         a, b = normal.value, marked.value
         if b.is_floating_point() or b.is_complex():
-            holes.append(b.isnan() & ~a.isnan())
+            marks = b.isnan()
+            holes.append(marks if bool(marks.all()) else marks & ~a.isnan())
         elif b.dtype is torch.bool:
             holes.append(None)
         else:
-            holes.append((b == torch.iinfo(b.dtype).max) & (a != b))
+            marks = b == torch.iinfo(b.dtype).max
+            holes.append(marks if bool(marks.all()) else marks & (a != b))
     return holes

@@ -26,7 +26,11 @@ def strides_agree(expected: Meta, got: Meta) -> bool:
 def compare_leaf(
     expected: Leaf, got: Leaf, where: str, device: str, reference: Reference, *, gradient: bool = False
 ) -> list[Finding]:
-    """Findings about one tensor; both leaves are tensors. Strides and requires_grad of a gradient are not compared."""
+    """Findings about one tensor; both leaves are tensors.
+
+    Strides, type and requires_grad of a gradient are not compared (no one relies on them), nor are the conj and neg
+    bits of any result (whether a conjugate is lazy is an implementation detail, its sharing of memory is not).
+    """
     e, g = expected.meta, got.meta
     assert e is not None
     assert g is not None

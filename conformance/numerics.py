@@ -88,6 +88,9 @@ FORMATS: dict[str, NumberFormat] = {
         # OCP 8-bit floating point specification 1.0, section 5: E4M3 has no infinity, its topmost pattern is NaN.
         NumberFormat("fp8_e4m3", 4, -6, 8, 448.0, 2.0**-6, 2.0**-9, Overflow.NAN),
         _ieee("fp8_e5m2", 3, -14, 15),
+        # "fnuz": finite, NaN in place of the negative zero, one more in the bias (Noune et al., arXiv 2206.02915).
+        NumberFormat("fp8_e4m3fnuz", 4, -7, 7, 240.0, 2.0**-7, 2.0**-10, Overflow.NAN),
+        NumberFormat("fp8_e5m2fnuz", 3, -15, 15, 57344.0, 2.0**-15, 2.0**-17, Overflow.NAN),
         *(_int(f"int{bits}", bits, True) for bits in (8, 16, 32, 64)),
         *(_int(f"uint{bits}", bits, False) for bits in (8, 16, 32, 64)),
         NumberFormat("bool", 1, 0, 0, 1.0, 1.0, 1.0, Overflow.SATURATE, integer=True, min=0.0),
@@ -101,6 +104,8 @@ FORMAT_OF_DTYPE: dict[str, str] = {
     "bfloat16": "bf16",
     "float8_e4m3fn": "fp8_e4m3",
     "float8_e5m2": "fp8_e5m2",
+    "float8_e4m3fnuz": "fp8_e4m3fnuz",
+    "float8_e5m2fnuz": "fp8_e5m2fnuz",
     "complex128": "fp64",
     "complex64": "fp32",
     "complex32": "fp16",

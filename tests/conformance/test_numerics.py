@@ -142,6 +142,15 @@ def test_integers_are_formats_with_spacing_one():
     assert (ulp(f64(0.0, 100.0), fmt) == 1).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz])
+def test_finite_formats(dtype):
+    fmt, values = format_of(dtype), all_values(dtype).unique()
+    assert same(round_to(values, fmt), values)
+    assert (ordinal(values, fmt).diff() == 1).all()
+    assert (values.max().item(), values[values > 0].min().item()) == (fmt.max, fmt.tiny)
+    assert not fmt.has_inf
+
+
 def test_flushing():
     assert round_to(f64(1e-40, -1e-40), FORMATS["fp32"], flush_subnormals=True).tolist() == [0.0, 0.0]
     assert round_to(f64(1e-40), FORMATS["fp32"]).item() > 0
