@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import gc
 import importlib.metadata
 import mmap
 import os
@@ -151,7 +150,6 @@ class Zygote:
                 _compile_something(self.backend)
             except Exception as failure:  # the backend's own cases will say what is wrong with it
                 error = _one_line(failure)
-        _freeze()
         return wire.WarmedUp(_threads(), time.perf_counter() - started, error)
 
     def fork(self, request: wire.Fork) -> wire.Message:
@@ -278,13 +276,6 @@ def _executor(suite: Any) -> Callable[..., Record]:
     return execute.run_sample
 
 
-def _freeze() -> None:
-    """Keep all that was imported out of later garbage collections: in a runner they would touch, and so copy, every page
-    of the zygote, and walking through upstream's objects takes about half of the CPU time of a small sample."""
-    gc.collect()
-    gc.freeze()
-
-
 def _no_progress_bar_thread() -> None:
     """AOTAutograd makes a disabled tqdm bar, which starts a monitor thread unless it is told not to."""
     with contextlib.suppress(ImportError):
@@ -352,7 +343,6 @@ class Runner:
             self.channel.send(wire.Failed(reason, traceback.format_exc()))
             return
         self.channel.send(wire.Ready())
-        frozen = not self.must_set_up  # else much was imported only now
         while True:
             try:
                 request = self.channel.receive()
@@ -362,9 +352,6 @@ class Runner:
             faulthandler.cancel_dump_traceback_later()
             self.channel.send(wire.CaseDone(samples, _rss()))
             self._reset()
-            if not frozen:
-                _freeze()
-                frozen = True
             self.channel.send(wire.Ready())
 
     def on_stage(self, stage: Stage) -> None:
