@@ -78,7 +78,8 @@ def support_of(
     reached = {operator(name) for name in lowered or ()}
     if any((fallbacks or {}).values()):
         return Support.FALLBACK
-    unseen = needed - reached if lowered is not None or graphs == 0 else set()
+    # A device of its own that tells nothing may well have run it: only its absence from the compiler is known.
+    unseen = needed - reached if lowered is not None or (graphs == 0 and not own_device) else set()
     if (breaks or graphs == 0) and unseen:
         return Support.CUSTOM if own_device and fallbacks is not None else Support.FALLBACK
     if any((custom_kernels or {}).values()):

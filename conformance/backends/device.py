@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from conformance.backends.compiled import CompiledBackend, compile_source, import_registering, requires
+from conformance.backends.compiled import CompiledBackend, compile_source, import_registering
 from conformance.backends.protocol import BackendError
 
 MODES = ("inductor", "eager")
@@ -41,9 +41,6 @@ class DeviceBackend(CompiledBackend):
             name=f"device:{target}",
         )
         self.compile_source = "fn" if self.mode == "eager" else compile_source("inductor", self.options)
-
-    def availability(self) -> tuple[bool, str]:
-        return requires(("torch",), self.modules)
 
     def setup(self) -> None:
         """Import the modules and find the device. Raises `BackendError` where they register none, or it is absent."""

@@ -50,6 +50,7 @@ def test_the_rules(eager, lowered, fallbacks, custom, kernels, breaks, support) 
         (("aten::nonzero",), {}, {}, 0, 0, False, FALLBACK),  # no graph at all, and no break that says so
         (("aten::nonzero",), {}, {}, 0, 0, True, CUSTOM),
         (("aten::nonzero",), None, None, 0, 0, False, FALLBACK),
+        (("aten::nonzero",), None, None, 0, 0, True, None),  # eager on a device that does not tell
         (("aten::t",), None, None, 0, 0, False, NATIVE),
         (("aten::nonzero",), None, None, 1, 2, False, None),  # what was in the two graphs?
         (("aten::zeros",), {}, {}, 0, 1, False, DECOMPOSED),
