@@ -6,6 +6,10 @@
 import functools
 from typing import Any
 
+from spyre_backend.inductor.report import Compilation, compilations, reset
+
+__all__ = ["Compilation", "compilations", "register", "reset"]
+
 DEVICE = "spyre"
 
 # what upstream asks `torch.spyre` for when it looks for the extension of an out-of-tree device
