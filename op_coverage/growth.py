@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from op_coverage.inputs import Call, seeded
+from op_coverage.inputs import Call, result
 from op_coverage.upstream import pytree
 
 Resize = Callable[[int, int, bool, bool], int]
@@ -97,11 +97,8 @@ def _repeat(t: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 def _finite_share(fn: Callable[..., Any], call: Call) -> float | None:
     """Share of the call's floating results that are finite, 1 if it has none; None if the CPU refuses the call."""
-    args, kwargs = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, call)
-    try:
-        with seeded("growth"), torch.no_grad():
-            output = fn(*args, **kwargs)
-    except Exception:
+    output = result(fn, call)
+    if output is None:
         return None
     total = finite = 0
     for leaf in pytree.tree_leaves(output):

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import random
 import struct
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,17 @@ def most_elements(sample: OpSample) -> int:
 def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """All tensors of a call, flattened."""
     return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+
+
+def result(fn: Callable[..., Any], call: Call) -> tuple[Any] | None:
+    """What eager CPU gives for a call, in a tuple; None if it raises. Works on copies, with fixed random numbers."""
+    args, kwargs = pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, call)
+    try:
+        with seeded("result"), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the judged call will say it again
+            return (fn(*args, **kwargs),)
+    except Exception:
+        return None
 
 
 def stable_repr(value: Any) -> str:

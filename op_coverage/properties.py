@@ -217,7 +217,9 @@ def random_slope(subject: str, inputs: Inputs, output: Any, reference: Any) -> s
     lower = float(args[1] if len(args) > 1 else kwargs.get("lower", 1 / 8))
     upper = float(args[2] if len(args) > 2 else kwargs.get("upper", 1 / 3))
     room = torch.finfo(output.dtype).eps * x.abs()
-    right = torch.where(x >= 0, y == x, (y <= lower * x + room) & (y >= upper * x - room))
+    scaled = (y <= lower * x + room) & (y >= upper * x - room)
+    kept = (y == x) | (y.isnan() & x.isnan())
+    right = torch.where((x < 0) & x.isfinite(), scaled, kept)
     return None if bool(right.all()) else f"{int((~right).sum())} of {y.numel()} elements have a slope out of bounds"
 
 

@@ -25,23 +25,27 @@ DTYPES = ("float16", "float32", "bfloat16", "int64", "int32", "bool")
 _LOOK_AHEAD = 8
 """How many samples of an op are looked at for one that other sizes fit, where a tier runs only one."""
 
+LANES = ("samples", "sizes", "views", "special")
+"""OpInfo's own samples, and the lanes of `lanes.py`, which only the ops that take any shape have."""
+
 _BOTH_MODES = (ShapeMode.STATIC, ShapeMode.DYNAMIC)
 
 
 @dataclass(frozen=True)
 class TierPlan:
-    """How much a tier runs. What is asked for by name (dtype, shape mode, direction) replaces the tier's choice."""
+    """How much a tier runs. What is asked for by name (dtype, shape mode, direction, lane) replaces its choice."""
 
     shape_modes: tuple[ShapeMode, ...]
     first_dtype_only: bool = False
     backward: frozenset[str] | None = frozenset()  # dtypes with a backward; None: all that have one
     max_samples: int | None = None  # None: all. 1 is the first telling sample
+    lanes: tuple[str, ...] = LANES[:1]
 
 
 TIERS: Mapping[Tier, TierPlan] = {
     Tier.SMOKE: TierPlan((ShapeMode.STATIC,), first_dtype_only=True, max_samples=1),
     Tier.PR: TierPlan(_BOTH_MODES, backward=frozenset({"float32"}), max_samples=1),
-    Tier.NIGHTLY: TierPlan(_BOTH_MODES, backward=None),
+    Tier.NIGHTLY: TierPlan(_BOTH_MODES, backward=None, lanes=LANES),
 }
 
 
@@ -52,6 +56,7 @@ class Support:
     forward: tuple[str, ...]
     backward: frozenset[str]
     unusable: str = ""  # why none of it can run here
+    any_shape: bool = False  # has the lanes beyond OpInfo's samples
 
 
 class OpSuite:
@@ -62,13 +67,13 @@ class OpSuite:
     expectations_dir = Path(__file__).with_name("expectations")
 
     def cases(self, options: Options) -> Iterable[Case]:
-        """All cases that `options` selects, in database order: op, dtype, direction, shape mode.
+        """All cases that `options` selects, in database order: op, lane, dtype, direction, shape mode.
 
         Raises `ValueError` for a dtype that torch does not have.
         """
         return [
-            Case(self.kind, subject, dtype, mode, direction)
-            for subject, dtype, mode, direction, reason in self._plan(options)
+            Case(self.kind, subject, dtype, mode, direction, lane)
+            for subject, dtype, mode, direction, lane, reason in self._plan(options)
             if not reason
         ]
 
@@ -79,20 +84,28 @@ class OpSuite:
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
         """The samples of a case, lazily and in index order.
 
-        Raises `ValueError` for a subject that the installed torch does not have.
+        Raises `ValueError` for a subject that the installed torch does not have, or that does not have the lane.
         """
         import torch
 
-        from op_coverage import inputs, upstream
+        from op_coverage import inputs, lanes, sources, upstream
 
         info = upstream.op_infos().get(case.subject)
         if info is None:
             raise ValueError(f"torch {torch.__version__} has no op {case.subject!r}")
+        if case.lane not in LANES or (case.lane != "samples" and not _has_lane(case.lane, case.subject, case.dtype)):
+            raise ValueError(f"{case.subject!r} has no lane {case.lane!r} in {case.dtype}; lanes: {', '.join(LANES)}")
         backward = case.direction is Direction.BACKWARD
 
-        made = inputs.generate(info, _dtype(case.dtype), requires_grad=backward, seed=options.seed)
-        limit = TIERS[options.tier].max_samples if options.max_samples is None else options.max_samples
-        if limit == 1:
+        dtype = _dtype(case.dtype)
+        if case.lane == "samples":
+            made = inputs.generate(info, dtype, requires_grad=backward, seed=options.seed)
+            limit = TIERS[options.tier].max_samples if options.max_samples is None else options.max_samples
+        else:
+            fn = sources.evaluate(sources.expression(info))
+            made = lanes.generate(case.lane, info, fn, dtype, options.seed)
+            limit = options.max_samples
+        if limit == 1 and case.lane == "samples":
             yield from _first_telling(case, info, made)
         else:
             for sample in itertools.islice(made, limit):
@@ -108,20 +121,38 @@ class OpSuite:
             "overloads": {"all": list(upstream.overload_names()), "core": sorted(upstream.core_overloads())},
         }
 
-    def _plan(self, options: Options) -> Iterator[tuple[str, str, ShapeMode, Direction, str]]:
-        """Subject, dtype, shape mode, direction, and why it is left out (empty: it is not)."""
-        if options.lanes and not any(fnmatch.fnmatchcase("samples", lane) for lane in options.lanes):
-            return
+    def _plan(self, options: Options) -> Iterator[tuple[str, str, ShapeMode, Direction, str, str]]:
+        """Subject, dtype, shape mode, direction, lane, and why it is left out (empty: it is not)."""
         for name in options.dtypes:
             _dtype(name)
         plan = TIERS[options.tier]
-        modes = options.shape_modes or plan.shape_modes
+        lanes = [lane for lane in LANES if _matches(lane, options.lanes)] if options.lanes else plan.lanes
         for subject, support in supports().items():
-            if options.subjects and not any(fnmatch.fnmatchcase(subject, glob) for glob in options.subjects):
+            if options.subjects and not _matches(subject, options.subjects):
                 continue
-            for dtype, direction, mode in itertools.product(_dtypes(plan, options, support), Direction, modes):
-                if _selects(plan, options, dtype, direction):
-                    yield subject, dtype, mode, direction, _why_not(support, dtype, direction)
+            dtypes = _dtypes(plan, options, support)
+            for lane in lanes:
+                modes = options.shape_modes or (plan.shape_modes if lane == "samples" else (ShapeMode.STATIC,))
+                for dtype, direction, mode in itertools.product(dtypes, Direction, modes):
+                    if lane == "samples" and _selects(plan, options, dtype, direction):
+                        yield subject, dtype, mode, direction, lane, _why_not(support, dtype, direction)
+                    elif lane != "samples" and _has_lane(lane, subject, dtype) and _lane_runs(options, direction):
+                        yield subject, dtype, mode, direction, lane, ""
+
+
+def _matches(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def _lane_runs(options: Options, direction: Direction) -> bool:
+    return direction is Direction.FORWARD and (not options.directions or direction in options.directions)
+
+
+def _has_lane(lane: str, subject: str, dtype: str) -> bool:
+    """Whether the op has a lane beyond OpInfo's samples: it takes any shape, and special values need a float."""
+    support = supports()[subject]
+    usable = support.any_shape and not support.unusable and dtype in support.forward
+    return usable and (lane != "special" or _dtype(dtype).is_floating_point)
 
 
 @functools.cache
@@ -138,7 +169,7 @@ def supports() -> Mapping[str, Support]:
         unusable = "op runs on CUDA only (jiterator)" if upstream.is_cuda_jiterator(info.op) else ""
         if not forward:
             unusable = "op takes no dtype on the CPU, where the reference runs"
-        found[subject] = Support(forward, frozenset(backward), unusable)
+        found[subject] = Support(forward, frozenset(backward), unusable, upstream.family(info) is not None)
     return found
 
 

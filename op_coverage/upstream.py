@@ -14,7 +14,13 @@ import torch
 # OpInfo is the only machine-readable list of operators with valid inputs for each dtype. It ships in the wheel,
 # and upstream's own Inductor tests sweep it; there is no public equivalent.
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import (
+    BinaryUfuncInfo,
+    OpInfo,
+    ReductionOpInfo,
+    SampleInput,
+    UnaryUfuncInfo,
+)
 
 # How Dynamo and OpInfo flatten arguments; the public replacement (`torch.utils.pytree`) is not in torch 2.13.
 from torch.utils import _pytree as pytree
@@ -24,6 +30,7 @@ __all__ = [
     "OpInfo",
     "SampleInput",
     "core_overloads",
+    "family",
     "is_cuda_jiterator",
     "is_overload",
     "op_infos",
@@ -58,6 +65,14 @@ def is_cuda_jiterator(fn: Callable[..., Any]) -> bool:
 def is_overload(fn: Callable[..., Any]) -> bool:
     """Whether `fn` is `torch.ops.…`, a packet or one overload: their classes have no public name."""
     return isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+_FAMILIES = {UnaryUfuncInfo: "unary", BinaryUfuncInfo: "binary", ReductionOpInfo: "reduction"}
+
+
+def family(info: OpInfo) -> str | None:
+    """`unary`, `binary` or `reduction`: the kinds of op that take tensors of any shape. None for all others."""
+    return next((name for kind, name in _FAMILIES.items() if isinstance(info, kind)), None)
 
 
 @functools.cache
