@@ -32,6 +32,9 @@ ELEMENTWISE_LOSS, ELEMENTWISE_LOSS_CAP = 2.0, 16.0  # times what the CPU itself 
 COMPOSITE_ULPS = 4.0
 SENSITIVITY = 8.0  # a composite result may move as if its inputs were off by so many units
 LOSS = 4.0  # and lose so many times what the CPU loses in the same dtype
+SHORT_SENSITIVITY, SHORT_LOSS = 3.0, 2.0  # in 16 bits and fewer, where intermediate results are mostly kept in fp32
+# ... and where nothing else explains an error, one unit at the RMS of the result is allowed everywhere in 32 bits and more.
+NEIGHBOURS = 8  # results of about the same size, above and below, that may lose alike
 CONTRACTION_LOSS = 2.0  # the CPU sums some ops in 16 bits itself (transposed convolutions, addbmm)
 CONTRACTION_ROUNDINGS = 1.5  # half a unit for the output, one for an intermediate result in the same format
 UNEVIDENCED_ULPS = 16.0  # where neither an exact result nor a sensitivity can be computed
@@ -134,26 +137,45 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
         allowed = ELEMENTWISE_ULPS * unit + torch.minimum(ELEMENTWISE_LOSS * loss, ELEMENTWISE_LOSS_CAP * unit)
         yield allowed + _representation(subject, reference)
         return
-    pooled, scale = rms(loss) or 0.0, scale_of(subject.target)
-    if scale:  # the CPU may be lucky at one element, and another order of operations unlucky there
-        loss = torch.maximum(loss, pooled / scale * subject.target.abs().nan_to_num(0.0, 0.0, 0.0))
+    pooled = rms(loss) or 0.0
+    loss = _among_neighbours(loss, subject.target)
     if subject.numerics is NumericalClass.CONTRACTION:
         sums = _contraction(subject, unit, reference)
         if sums is not None:
             yield sums
             yield sums + CONTRACTION_LOSS * loss.clamp(min=pooled)
             return
+    short = subject.input_formats.dtype.precision <= format_named("fp16").precision
+    sensitivity, losses = (SHORT_SENSITIVITY, SHORT_LOSS) if short else (SENSITIVITY, LOSS)
     units = (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
-    yield LOSS * loss + units
+    yield losses * loss + units
     moved = None
     if subject.index is not None:
         moved = reference.sensitivity(subject.input_formats.device)[subject.index]
     general = rms(moved.double()) if moved is not None else None
+    if not short:
+        units = units + subject.formats.device.eps * scale_of(subject.target)
     if moved is None or not general:
-        yield LOSS * loss.clamp(min=pooled) + units
+        yield losses * loss.clamp(min=pooled) + units
     else:  # what is lost on the whole is lost at an element as far as that is sensitive: tiny results may be accurate
         moved = moved.double()
-        yield LOSS * torch.maximum(loss, pooled / general * moved) + units + SENSITIVITY * moved
+        yield losses * torch.maximum(loss, pooled / general * moved) + units + sensitivity * moved
+
+
+def _among_neighbours(loss: Tensor, target: Tensor) -> Tensor:
+    """What the CPU loses at an element or at one of about the same size, in proportion where that one is larger.
+
+    The CPU may be lucky at one element, and another order of operations unlucky there. Elements of one size lose alike,
+    whether tiny results are accurate (softmax) or cancel (the derivative of tanh).
+    """
+    size, order = target.abs().nan_to_num(0.0, 0.0, 0.0).reshape(-1).sort()
+    lost = loss.reshape(-1)[order]
+    found = lost.clone()
+    for step in range(1, min(NEIGHBOURS, len(lost) - 1) + 1):
+        torch.maximum(found[step:], lost[:-step], out=found[step:])  # of smaller results
+        ratio = size[:-step] / size[step:].clamp(min=5e-324)
+        torch.maximum(found[:-step], lost[step:] * ratio, out=found[:-step])
+    return torch.empty_like(found).scatter_(0, order, found).reshape(loss.shape)
 
 
 def _representation(subject: Subject, reference: Reference) -> Tensor:
