@@ -163,17 +163,24 @@ def unknown_cases(collected: Iterable[str], records: Iterable[Record]) -> list[s
 
 
 def previous_run(manifest: Manifest, root: Path | None = None) -> Manifest | None:
-    """The newest complete run before this one with the same backend, suites and options, if there is one."""
+    """The newest complete run before this one of the same backend, suites, selection and torch, if there is one.
+
+    Runs from which the user deselected cases (-k) are not comparable: their selection is not known.
+    """
+    if manifest.accounting.deselected:
+        return None
     for path in reversed(store.runs(root)):
         other = store.read_manifest(path)
-        comparable = (other.backend, other.suites, other.options) == (
-            manifest.backend,
-            manifest.suites,
-            manifest.options,
-        )
-        if other.complete and comparable and other.run != manifest.run and other.started < manifest.started:
+        earlier = other.complete and other.run != manifest.run and other.started < manifest.started
+        if earlier and not other.accounting.deselected and _selection(other) == _selection(manifest):
             return other
     return None
+
+
+def _selection(manifest: Manifest) -> tuple[object, ...]:
+    """What decides which cases a run has; limits and expectations do not."""
+    options = {key: value for key, value in manifest.options.items() if key not in ("limits", "expectations")}
+    return manifest.backend, manifest.suites, manifest.versions.get("torch"), options
 
 
 def _some(ids: list[str]) -> str:

@@ -49,14 +49,14 @@ def explain(backend: Backend, suite: str, case: Case, sample: Sample, seed: int)
 
 
 def _sections(backend: Backend, suite: str, case: Case, sample: Sample, seed: int) -> Iterator[Section]:
-    from conformance import execute
+    from conformance import execute, ladder
     from conformance.report import record as report
 
     yield Section("Sample", _described(case, sample))
     yield from _graphs(case, sample)
     yield from _compiled(backend, case, sample)
     record = execute.run_sample(backend, case, sample, suite=suite, seed=seed)
-    if not record.rungs and not getattr(backend, "control", False):
+    if ladder.BACKEND not in record.rungs and not getattr(backend, "control", False):
         record.rungs = dict(_ladder(backend, case, sample))
     rungs = "\n".join(f"{rung:<28} {outcome}" for rung, outcome in record.rungs.items())
     yield Section("Ladder", rungs, code=True)

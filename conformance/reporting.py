@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from conformance import accounting, outcomes, session, store, verdicts
+from conformance import accounting, session, store, verdicts
 from conformance.progress import Progress
 from conformance.records import Manifest, Record
+from conformance.report import results, support
+from conformance.report.summary import heading
+from conformance.report.table import Report, render
 
 PROBLEM = "PROBLEM: "
 FEW = 20  # samples: so many known failures alone are a selection, not a broken run
@@ -29,9 +31,9 @@ class Closing(msgspec.Struct):
 class Reporter:
     """Follows the reports of all items; `finish` when the last process has stopped."""
 
-    def __init__(self, run_dir: Path, terminal: Any | None) -> None:
+    def __init__(self, run_dir: Path, terminal: Any | None, *, verbose: bool = False) -> None:
         self.run_dir = run_dir
-        self.progress = Progress(terminal)
+        self.progress = Progress(terminal, draws=terminal is not None and terminal.isatty and not verbose)
         self.cpu_s = 0.0
         self.closing: Closing | None = None
         self._unexpected: dict[str, int] = {}  # item -> samples
@@ -61,39 +63,18 @@ class Reporter:
         manifest.cpu_s = (manifest.cpu_s or 0.0) + self.cpu_s
         manifest.complete = not (interrupted or manifest.accounting.cases_lost or manifest.accounting.samples_lost)
         manifest = store.merge(self.run_dir, manifest)
-        problems = accounting.problems(manifest.accounting, log.records, few=FEW)
+        previous = accounting.previous_run(manifest, self.run_dir.absolute().parent) if manifest.complete else None
+        problems = accounting.problems(manifest.accounting, log.records, previous, few=FEW)
         self.closing = Closing(manifest, log.records, problems, sum(self._unexpected.values()))
         return self.closing
 
 
 def summary(closing: Closing, run_dir: Path) -> list[str]:
     """The lines that end a run."""
-    from tabulate import tabulate
-
-    manifest, counted = closing.manifest, closing.manifest.accounting
-    versions = ", ".join(
-        f"{name} {manifest.versions[name]}" for name in ("backend", "torch") if name in manifest.versions
-    )
-    found = Counter(record.outcome for record in closing.records)
-    rows = [(str(outcome), found[outcome]) for outcome in outcomes.Outcome if found[outcome]]
-    lines = [f"{manifest.backend} ({versions})", "", *tabulate(rows, headers=("outcome", "samples")).splitlines()]
-    skipped = sum(counted.cases_skipped.values())
-    lines += [
-        "",
-        f"cases: {counted.cases_collected} collected = {counted.cases_run} run + {skipped} skipped + "
-        f"{len(counted.cases_lost)} lost",
-    ]
-    lines += [f"  skipped: {n} ({reason})" for reason, n in counted.cases_skipped.items()]
-    lines += [f"  excluded by the suite: {n} ({reason})" for reason, n in counted.excluded.items()]
-    if counted.deselected:
-        lines.append(f"  deselected: {counted.deselected}")
-    samples_skipped = sum(counted.samples_skipped.values())
-    lines.append(
-        f"samples: {counted.samples_run} run + {samples_skipped} skipped + {len(counted.samples_lost)} lost; "
-        f"{closing.unexpected} unexpected"
-    )
-    lines += [PROBLEM + problem for problem in closing.problems]
-    lines.append(f"results: {run_dir}")
-    if not manifest.complete:
+    tables = [results.outcome_table(closing.records, "dtype"), support.support_table(closing.records)]
+    report = Report(heading(closing.manifest, closing.problems), tables)
+    lines = [*render(report).splitlines(), "", f"unexpected: {closing.unexpected} samples", f"results: {run_dir}"]
+    lines.append(f"more: conformance summary {run_dir}")
+    if not closing.manifest.complete:
         lines.append(f"incomplete; go on with --resume {run_dir}")
     return lines

@@ -15,11 +15,12 @@ FACT = "overloads"  # key in what a suite's `manifest()` says: {"all": [...], "c
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Overloads of one set. One that fell back to the host in any sample is `fallback`, not `native`."""
+    """Overloads of one set, each in one of four groups. Only the first is coverage."""
 
     known: int
-    native: frozenset[str]  # ran on the device in a right sample
-    fallback: frozenset[str]
+    native: frozenset[str]  # ran on the device in a right sample, and in no sample on the host
+    mixed: frozenset[str]  # both, in different samples
+    fallback: frozenset[str]  # ran on the host alone
     missing: frozenset[str]  # no sample reached them
 
 
@@ -46,8 +47,9 @@ def coverage(records: Iterable[Record], overloads: Collection[str]) -> Coverage:
         if record.outcome is Outcome.PASS:
             ran |= {canonical(name) for name in record.lowered} - fallbacks
     wanted = frozenset(map(canonical, overloads))
-    native, fallback = wanted & (ran - fell_back), wanted & fell_back
-    return Coverage(len(wanted), native, fallback, wanted - native - fallback)
+    on_device, on_host = wanted & ran, wanted & fell_back
+    missing = wanted - on_device - on_host
+    return Coverage(len(wanted), on_device - on_host, on_device & on_host, on_host - on_device, missing)
 
 
 def canonical(name: str) -> str:
@@ -58,18 +60,28 @@ def canonical(name: str) -> str:
     return f"{namespace}::{rest.removesuffix('.default')}"
 
 
-def overload_table(records: Iterable[Record], manifest: Manifest) -> Table:
-    """A line a set of overloads; the notes name the core overloads that need the host."""
+def overload_table(records: Iterable[Record], manifest: Manifest, limit: int | None = None) -> Table:
+    """A line a set of overloads; the notes name core overloads that need the host, at most `limit` of each kind."""
     records = list(records)
     if not any(record.lowered or record.fallbacks for record in records):
         return Table("Coverage by ATen overload", (), ())
-    rows, notes = [], []
+    rows = []
+    notes: list[str] = []
     for name, overloads in sorted(known(manifest).items()):
         seen = coverage(records, overloads)
         share = Share(len(seen.native) / seen.known) if seen.known else None
-        rows.append((name, seen.known, len(seen.native), len(seen.fallback), len(seen.missing), share))
+        rows.append((name, seen.known, len(seen.native), len(seen.mixed), len(seen.fallback), len(seen.missing), share))
         if name == "core":
-            notes += [f"Core, on the host: {', '.join(sorted(seen.fallback))}"] if seen.fallback else []
-            notes += [f"Core, never reached: {', '.join(sorted(seen.missing))}"] if seen.missing else []
-    headers = ("set", "known", "on device", "fallback", "never reached", "on device %")
+            notes = [
+                *_named("Core, on the host too", seen.mixed, limit),
+                *_named("Core, on the host alone", seen.fallback, limit),
+                *_named("Core, never reached", seen.missing, limit),
+            ]
+    headers = ("set", "known", "on device", "on host too", "on host", "never reached", "on device %")
     return Table("Coverage by ATen overload", headers, rows, notes)
+
+
+def _named(title: str, names: Collection[str], limit: int | None) -> list[str]:
+    shown = sorted(names)[:limit]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return [f"{title}: {', '.join(shown)}{more}"] if names else []

@@ -26,7 +26,7 @@ def summary(
     tables = [
         *(results.outcome_table(records, axis) for axis in axes),
         support.support_table(records),
-        overloads.overload_table(records, manifest),
+        overloads.overload_table(records, manifest, limit),
         results.cause_table(records, limit),
         results.loose_table(records, limit),
         results.cost_table(records),

@@ -159,6 +159,8 @@ def test_the_previous_run_is_the_newest_comparable_one(tmp_path: Path) -> None:
     run("c", 3.0, complete=False)
     run("d", 3.0, options={"tier": "smoke"})
     run("e", 3.0, backend="eager")
+    run("h", 3.0, versions={"torch": "2.14.0"})
+    run("i", 3.0, accounting=Accounting(deselected=1))
     now = run("f", 4.0)
     run("g", 5.0)
     assert accounting.previous_run(now, tmp_path) == expected

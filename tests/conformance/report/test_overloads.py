@@ -11,7 +11,7 @@ from conformance.outcomes import Outcome
 from conformance.records import Manifest, Record
 from conformance.report import overloads
 
-ALL = ["aten::add.Tensor", "aten::mul.Tensor", "aten::sort", "aten::relu"]
+ALL = ["aten::add.Tensor", "aten::mul.Tensor", "aten::sort", "aten::relu", "aten::floor"]
 
 
 def record(outcome: Outcome = Outcome.PASS, **fields: Any) -> Record:
@@ -21,7 +21,7 @@ def record(outcome: Outcome = Outcome.PASS, **fields: Any) -> Record:
 
 RECORDS = [
     record(lowered={"aten::add.Tensor": 2, "aten.sort.default": 1}),
-    record(fallbacks={"aten::sort": 1}),
+    record(fallbacks={"aten::sort": 1, "aten::floor": 1}, lowered={"aten::floor": 1}),
     record(Outcome.WRONG, lowered={"aten::relu": 1}),
     record(lowered={"other::op": 1}),
 ]
@@ -29,8 +29,8 @@ RECORDS = [
 
 def test_coverage() -> None:
     seen = overloads.coverage(RECORDS, ALL)
-    assert seen.known == 4
-    assert (seen.native, seen.fallback) == ({"aten::add.Tensor"}, {"aten::sort"})
+    assert seen.known == 5
+    assert (seen.native, seen.mixed, seen.fallback) == ({"aten::add.Tensor"}, {"aten::sort"}, {"aten::floor"})
     assert seen.missing == {"aten::mul.Tensor", "aten::relu"}
 
 
@@ -52,8 +52,12 @@ def test_the_table() -> None:
     facts = {"ops": {"overloads": {"all": ALL, "core": ALL[:3]}}, "models": {"else": 1}}
     manifest = Manifest(run="r", started=0.0, suite_facts=facts)
     table = overloads.overload_table(RECORDS, manifest)
-    assert [row[:5] for row in table.rows] == [("all", 4, 1, 1, 2), ("core", 3, 1, 1, 1)]
-    assert table.notes == ["Core, on the host: aten::sort", "Core, never reached: aten::mul.Tensor"]
+    assert [row[:6] for row in table.rows] == [("all", 5, 1, 1, 1, 2), ("core", 3, 1, 1, 0, 1)]
+    assert table.notes == ["Core, on the host too: aten::sort", "Core, never reached: aten::mul.Tensor"]
+    assert overloads.overload_table(RECORDS, manifest, limit=0).notes == [
+        "Core, on the host too:  and 1 more",
+        "Core, never reached:  and 1 more",
+    ]
 
 
 def test_a_backend_that_tells_nothing_has_no_table() -> None:
