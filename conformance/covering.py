@@ -13,7 +13,26 @@ _OPEN = (_SUBJECT, _DTYPE, 3, 4, 5, _INDEX)  # positions of an id that a glob ma
 _Fields = tuple[str, ...]  # kind, subject, dtype, shape mode, direction, lane, sample index
 
 
-def cover(wanted: Iterable[str], avoid: Iterable[str]) -> list[str]:
+class Avoided:
+    """Samples that no glob may match. Kept for several covers, because a run has many of them."""
+
+    def __init__(self, samples: Iterable[str]) -> None:
+        self._all = {_fields(sample) for sample in samples}
+        self._by_subject: dict[str, list[_Fields]] = defaultdict(list)
+        for fields in self._all:
+            self._by_subject[fields[_SUBJECT]].append(fields)
+        self._open: dict[frozenset[int], set[_Fields]] = {}
+
+    def projected(self, mask: frozenset[int], subjects: Iterable[str]) -> set[_Fields]:
+        """What a glob of that mask must not be, where it has one of the subjects or leaves the subject open."""
+        if _SUBJECT not in mask:
+            return {_project(fields, mask) for subject in subjects for fields in self._by_subject.get(subject, ())}
+        if mask not in self._open:
+            self._open[mask] = {_project(fields, mask) for fields in self._all}
+        return self._open[mask]
+
+
+def cover(wanted: Iterable[str], avoid: Iterable[str] | Avoided) -> list[str]:
     """Globs that together match all sample ids of `wanted` and none of `avoid`, greedily few.
 
     Where several match equally many, a literal subject goes before an open one, then a literal dtype, then the shortest
@@ -21,14 +40,15 @@ def cover(wanted: Iterable[str], avoid: Iterable[str]) -> list[str]:
     expected to behave like what it did; the fingerprint of the entry limits that to the same cause.
     """
     targets = {_fields(sample) for sample in wanted}
-    forbidden = {_fields(sample) for sample in avoid}
+    subjects = {fields[_SUBJECT] for fields in targets}
+    avoided = avoid if isinstance(avoid, Avoided) else Avoided(avoid)
     masks = [frozenset(some) for size in range(len(_OPEN) + 1) for some in combinations(_OPEN, size)]
-    if len({fields[_SUBJECT] for fields in targets}) < SUBJECTS:
+    if len(subjects) < SUBJECTS:
         masks = [mask for mask in masks if _SUBJECT not in mask]
     covers: dict[str, set[_Fields]] = {}
     ranks: dict[str, tuple[bool, bool, int, str]] = {}
     for mask in masks:
-        taken = {_project(fields, mask) for fields in forbidden}
+        taken = avoided.projected(mask, subjects)
         groups: dict[_Fields, set[_Fields]] = defaultdict(set)
         for fields in targets:
             groups[_project(fields, mask)].add(fields)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import tomlkit
 
 from conformance import expectations, fingerprints
-from conformance.covering import cover
+from conformance.covering import Avoided, cover
 from conformance.expectations import Entry, Expectation, ExpectationError, Kind, Verdict
 from conformance.outcomes import Outcome
 from conformance.records import Record
@@ -71,7 +71,7 @@ def promote(
     file = _File(loaded)
     refused: list[str] = []
     wanted = _failures_to_declare(verdicts, issue, refused)
-    passing = [record.sample for record in records if record.outcome is Outcome.PASS]
+    passing = Avoided(record.sample for record in records if record.outcome is Outcome.PASS)
 
     dropped, narrowed = _shrink(file, records, torch_version)
     extended = _extend(file, wanted, passing, torch_version, today)
@@ -146,7 +146,7 @@ def _shrink(file: _File, records: list[Record], torch_version: str) -> tuple[lis
 
 
 def _extend(
-    file: _File, wanted: _Groups, passing: list[str], torch_version: str, today: datetime.date | None
+    file: _File, wanted: _Groups, passing: Avoided, torch_version: str, today: datetime.date | None
 ) -> list[str]:
     """Add samples to entries that declare the same cause already; takes them out of `wanted`."""
     extended = []

@@ -12,8 +12,7 @@ from conformance.report import results
 from conformance.report import summary as reports
 from conformance.report.record import told
 from conformance.report.table import Format, Table, render
-
-FEW = 20  # samples: so few may all fail without the run being doubted
+from conformance.reporting import FEW
 
 
 def format_of(text: str) -> Format:
