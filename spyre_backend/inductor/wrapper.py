@@ -69,7 +69,7 @@ class SpyreSubgraphWrapper(_LaunchesPrograms, upstream.SubgraphPythonWrapperCode
         self.parent_wrapper.define_program(program, text)
 
 
-class SpyreCppWrapper:
+class SpyreCppWrapper(upstream.PythonWrapperCodegen):  # type: ignore[misc, name-defined]
     """Stands where upstream looks for a C++ wrapper, to say that there is none."""
 
     @staticmethod
