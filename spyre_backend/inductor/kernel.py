@@ -73,6 +73,11 @@ _STORE_MODES = {
 class SpyreKernel(upstream.SIMDKernel):  # type: ignore[misc, name-defined]
     """Records `ops.*` calls of the fused nodes; `codegen_kernel` turns the record into a serialised program."""
 
+    # upstream's: known expressions, and the mask that loads are under at the moment
+    cse: Any
+    _load_mask: Var
+    _load_other: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # called by upstream without arguments on entering the kernel

@@ -1,6 +1,6 @@
 """Which accesses are affine: `offset + Σ coefficient·axis`, so that memory is a strided view of the iteration space."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from spyre_backend.program.expr import Call, Const, Expr, Fn, Sym
@@ -76,7 +76,7 @@ def _combine(fn: Fn, parts: list[Affine], extents: Mapping[str, int]) -> Affine 
     return None
 
 
-_FOLDED = {
+_FOLDED: dict[Fn, Callable[..., int]] = {
     Fn.MIN: min,
     Fn.MAX: max,
     Fn.POW: lambda a, b: a**b,

@@ -165,7 +165,7 @@ def call(fn: Fn, *args: Expr) -> Expr:
     if fn in (Fn.ADD, Fn.MUL):
         return _fold_nary(fn, args)
     if all(isinstance(arg, Const) for arg in args):
-        return Const(_SCALAR[fn](*(arg.value for arg in args)))  # type: ignore[union-attr]
+        return Const(_SCALAR[fn](*(arg.value for arg in args)))  # type: ignore[attr-defined]
     if fn is Fn.FLOORDIV and args[1] == ONE:
         return args[0]
     if fn is Fn.MOD and args[1] == ONE:
