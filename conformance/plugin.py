@@ -192,7 +192,7 @@ class SuiteCollector(pytest.Collector):
         except (Nothing, ExpectationError) as error:
             raise self.CollectError(str(error)) from None
         for case in listing.cases:
-            yield CaseItem.from_parent(self, name=str(case), case=case)
+            yield CaseItem.from_parent(self, name=str(case), suite=self.suite, case=case)
 
 
 def _with_detail(error: Any, session: Session) -> str:
@@ -210,26 +210,25 @@ def _with_detail(error: Any, session: Session) -> str:
 class CaseItem(pytest.Item):
     """One case: passes when every sample ended as expected, xfails when some of that are failures."""
 
-    def __init__(self, *, case: Case, **kwargs: Any) -> None:
+    def __init__(self, *, suite: str, case: Case, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.suite = suite
         self.case = case
         self.counts: dict[str, int] = {}
 
     def runtest(self) -> None:
-        from conformance import verdicts
+        from conformance import settings, verdicts
         from conformance.isolation import CannotStart
 
         session = _session_of(self.config)
-        parent = self.parent
-        assert isinstance(parent, SuiteCollector)
         try:
-            judged = session.run(parent.suite, self.case)
+            judged = session.run(self.suite, self.case)
         except CannotStart as error:
             self.session.shouldstop = f"conformance: {error}"
             pytest.fail(_with_detail(error, session), pytrace=False)
         self.counts = verdicts.counts(judged)
         self.user_properties += verdicts.properties(judged)
-        verdict, text = verdicts.of_case(judged, shown=SHOWN)
+        verdict, text = verdicts.of_case(judged, shown=SHOWN, flags=settings.repro_flags(session.settings))
         if verdict is verdicts.Verdict.FAIL:
             pytest.fail(text, pytrace=False)
         if verdict is verdicts.Verdict.XFAIL:
@@ -256,7 +255,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if _session not in config.stash:
         return
-    selected = [(item.parent.suite, item.case) for item in session.items if isinstance(item, CaseItem)]
+    selected = [(item.suite, item.case) for item in session.items if isinstance(item, CaseItem)]
     config.stash[_session].write_plan(selected)
 
 
@@ -273,7 +272,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if follower is not None:
         follower.cpu_s += cpu_s
     else:
-        config.workeroutput[CPU_SECONDS] = cpu_s
+        getattr(config, "workeroutput", {})[CPU_SECONDS] = cpu_s
 
 
 class Follower:
@@ -295,7 +294,7 @@ class Follower:
 
             terminal = config.pluginmanager.getplugin("terminalreporter")
             quiet = terminal is None or config.option.verbose < 0
-            self.reporter = Reporter(run_dir, None if quiet else terminal)
+            self.reporter = Reporter(run_dir, None if quiet else terminal, verbose=config.option.verbose > 0)
         if self.reporter is not None:
             self.reporter.progress.begin(items)
 
@@ -313,10 +312,15 @@ class Follower:
         if self.reporter is not None and counts is not None:
             self.reporter.report(report.nodeid, counts)
 
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
+        status = yield
         if getattr(report, RESCHEDULED, False):
             return "rescheduled", "R", "RESCHEDULED"
-        return None
+        if self.reporter is not None and self.reporter.progress.draws and hasattr(report, COUNTS):
+            category, _, word = status
+            return category, "", word  # the letters of our items would be written over the progress line
+        return status
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:

@@ -12,8 +12,6 @@ LOG_PERIOD = 30.0  # seconds between lines where a line cannot be replaced
 class Terminal(Protocol):
     """What is needed of pytest's terminal reporter."""
 
-    isatty: bool
-
     def rewrite(self, line: str, **markup: bool) -> None: ...
 
     def write_line(self, line: str, **markup: bool) -> None: ...
@@ -36,10 +34,14 @@ def clock(seconds: float) -> str:
 
 
 class Progress:
-    """Counts items and says so. Quiet where the terminal is None."""
+    """Counts items and says so. Quiet where the terminal is None.
 
-    def __init__(self, terminal: Any | None, now: Any = time.monotonic) -> None:
+    `draws`: one line is kept up to date; else a new one is written now and then.
+    """
+
+    def __init__(self, terminal: Any | None, *, draws: bool = False, now: Any = time.monotonic) -> None:
         self.terminal = terminal
+        self.draws = draws
         self.total = 0
         self.done = 0
         self.unexpected = 0
@@ -78,12 +80,13 @@ class Progress:
     def _say(self) -> None:
         if self.terminal is None or self._started is None:
             return
-        period = TTY_PERIOD if self.terminal.isatty else LOG_PERIOD
+        period = TTY_PERIOD if self.draws else LOG_PERIOD
         now = self._now()
-        if now - self._said < period:
+        last = self.draws and self.done == self.total
+        if now - self._said < period and not last:
             return
         self._said = now
-        if self.terminal.isatty:
+        if self.draws:
             self.terminal.rewrite(self.line(), erase=True)
         else:
             self.terminal.ensure_newline()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -194,6 +195,20 @@ def checked(settings: Settings) -> Settings:
     except (expectations.ExpectationError, BackendError) as error:
         raise SettingsError(str(error)) from None
     return settings
+
+
+def repro_flags(settings: Settings) -> str:
+    """The options with which `conformance repro` finds the same backend and inputs again."""
+    words = ["--backend", settings.backend]
+    for module in settings.backend_import:
+        words += ["--backend-import", module]
+    for key, value in (settings.backend_options or {}).items():
+        words += ["--backend-options", f"{key}={json.dumps(value)}"]
+    if settings.device is not None:
+        words += ["--device", settings.device]
+    if settings.options.seed:
+        words += ["--seed", str(settings.options.seed)]
+    return shlex.join(words)
 
 
 def restrictions(options: Options) -> Iterable[tuple[str, Any, Options]]:

@@ -28,13 +28,16 @@ UNEXPECTED = "unexpected"
 NO_SAMPLES = "the suite has no sample for it"
 
 
-def of_case(judged: Sequence[Judged], *, shown: int) -> tuple[Verdict, str]:
-    """The verdict on a case and its text, in which at most `shown` unexpected samples are told in full."""
+def of_case(judged: Sequence[Judged], *, shown: int, flags: str = "") -> tuple[Verdict, str]:
+    """The verdict on a case and its text, in which at most `shown` unexpected samples are told in full.
+
+    `flags` are the options that `conformance repro` needs.
+    """
     unexpected = [item for item in judged if not item.verdict.ok]
     if unexpected:
-        parts = [_told(item) for item in unexpected[:shown]]
-        parts += [_headline(item.record) for item in unexpected[shown:]]
-        return Verdict.FAIL, "\n\n".join(parts[:shown]) + "\n" * bool(parts[shown:]) + "\n".join(["", *parts[shown:]])
+        parts = [_told(item, flags) for item in unexpected[:shown]]
+        parts += ["\n".join(_headline(item.record) for item in unexpected[shown:])] if unexpected[shown:] else []
+        return Verdict.FAIL, "\n\n".join(parts)
     if not judged:
         return Verdict.SKIP, NO_SAMPLES
     if all(item.record.outcome is Outcome.SKIPPED for item in judged):
@@ -47,7 +50,7 @@ def of_case(judged: Sequence[Judged], *, shown: int) -> tuple[Verdict, str]:
     return Verdict.PASS, ""
 
 
-def _told(item: Judged) -> str:
+def _told(item: Judged, flags: str) -> str:
     record, verdict = item.record, item.verdict
     lines = [_headline(record)]
     lines += [f"  {line}" for line in verdict.message.splitlines()]
@@ -55,7 +58,7 @@ def _told(item: Judged) -> str:
         lines.append(f"  note: {record.reason}")
     lines += [f"  {line}" for line in verdict.edit.splitlines()]
     if record.outcome not in (Outcome.PASS, Outcome.INFRA):
-        lines.append(f"  reproduce: conformance repro '{record.sample}' --backend {record.backend}")
+        lines.append(f"  reproduce: conformance repro '{record.sample}' {flags}".rstrip())
     return "\n".join(lines)
 
 

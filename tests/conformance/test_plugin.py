@@ -157,6 +157,7 @@ def test_torture_is_accounted_for(torture):
     assert accounting.samples_lost == [sample("do_kill_zygote", 1)], "infra is no result"
     assert accounting.samples_skipped == {"no reason given": 1}
     assert f"cases: {cases} collected = {cases} run + 0 skipped + 0 lost" in done.stdout
+    assert f"unexpected: {len(KILLED) + len(OTHERS) - 1} samples" in done.stdout
 
 
 def test_torture_makes_no_noise(torture):
@@ -174,7 +175,7 @@ def test_torture_fails_the_items_that_it_should(torture):
     }
     assert failed == {f"do_{deed}" for deed in [*KILLED, *OTHERS] if deed != "skipped"}
     assert "Traceback" not in done.stdout
-    assert f"reproduce: conformance repro '{sample('do_segfault', 1)}' --backend fake" in done.stdout
+    assert f"reproduce: conformance repro '{sample('do_segfault', 1)}' --backend {BACKEND}" in done.stdout
 
 
 def test_torture_in_junit(torture):
