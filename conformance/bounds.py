@@ -33,13 +33,16 @@ COMPOSITE_ULPS = 4.0
 SENSITIVITY = 8.0  # a composite result may move as if its inputs were off by so many units
 LOSS = 4.0  # and lose so many times what the CPU loses in the same dtype
 SHORT_SENSITIVITY, SHORT_LOSS = 3.0, 2.0  # in 16 bits and fewer, where intermediate results are mostly kept in fp32
-# ... and where nothing else explains an error, one unit at the RMS of the result is allowed everywhere in 32 bits and more.
+# In 32 bits and more, one unit at the RMS of the result is allowed at every element, where nothing else explains it.
 NEIGHBOURS = 8  # results of about the same size, above and below, that may lose alike
 CONTRACTION_LOSS = 2.0  # the CPU sums some ops in 16 bits itself (transposed convolutions, addbmm)
 CONTRACTION_ROUNDINGS = 1.5  # half a unit for the output, one for an intermediate result in the same format
 UNEVIDENCED_ULPS = 16.0  # where neither an exact result nor a sensitivity can be computed
 TOO_LOOSE = 0.1  # of the result's size: what a bound may not exceed
-ZERO_IN_THEORY = 1e-4  # of what the CPU loses: an exact result so small is noise
+CANCELLED = 0.01  # of what the CPU loses: where a result is less sensitive than that, the loss is one of cancellation
+LARGEST_TERMS = (
+    1e3  # times the inputs and results: how large terms that cancel are believed to be (1 / sqrt(eps) of a norm)
+)
 FEWEST_ULPS_LOOSE = 2.0  # except that no bound is asked to be finer than the format itself
 
 
@@ -219,14 +222,21 @@ def scale_of(target: Tensor) -> float:
 def typical_scale(subject: Subject, reference: Reference) -> float:
     """Size of what went into a result that is itself small, so that rounding errors have something to be small beside.
 
-    Zero in theory (a gradient in which everything cancels): the float64 run gives noise far below that of the case's
-    dtype, each about its own eps times the size of the terms, which is therefore loss / eps. Else the size that such a
-    result has for general inputs, see `Reference.typical`.
+    Where the CPU loses far more than the result is sensitive to its inputs, terms cancelled on the way: a gradient that
+    is zero in theory, say. What is lost is then about eps times the size of those terms, which therefore is loss / eps,
+    if that is a size that numbers of this sample have (else a threshold was crossed, and nothing cancelled). Where
+    nothing cancelled it is the size that such a result has for general inputs, see `Reference.typical`.
     """
+    if subject.index is None:
+        return 0.0
     loss = rms((subject.same - subject.target).nan_to_num(0.0, 0.0, 0.0)) or 0.0
-    if subject.has_exact and scale_of(subject.target) < ZERO_IN_THEORY * loss:
-        return loss / subject.input_formats.dtype.eps
-    return (reference.typical()[subject.index] or 0.0) if subject.index is not None else 0.0
+    if subject.has_exact and loss:
+        moved = reference.sensitivity(subject.input_formats.device)[subject.index]
+        sensitive = 0.0 if moved is None else rms(moved.double()) or 0.0
+        terms = loss / subject.input_formats.dtype.eps
+        if sensitive < CANCELLED * loss and terms <= LARGEST_TERMS * reference.data_scale():
+            return terms
+    return reference.typical()[subject.index] or 0.0
 
 
 def case_formats(reference: Reference, capabilities: Capabilities, result: DeviceFormats) -> DeviceFormats:

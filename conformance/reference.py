@@ -322,6 +322,12 @@ class Reference:
         shrinks = max(inputs, default=1) / max(1, max(outputs, default=1))  # a mean of ones is one: count its inputs
         return max(1, math.ceil(max([*counted, shrinks])))
 
+    def data_scale(self) -> float:
+        """The largest RMS among inputs, results and cotangents, that is, the size of the numbers of this sample."""
+        found = [leaf.value for leaf in tensors_of(self.same)] + list(self.same.cotangents)
+        sizes = [rms(_real(t).double()) or 0.0 for t in found if isinstance(t, Tensor)]
+        return max(sizes, default=0.0)
+
     def typical(self) -> list[float | None]:
         """For each of `tensors_of`, the RMS it would have for other inputs of the same size.
 

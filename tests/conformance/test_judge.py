@@ -425,3 +425,23 @@ def test_messages_and_error_classes_do_not_hold_addresses():
 def test_an_unknown_number_format_is_named():
     with pytest.raises(ValueError, match="unknown number format 'fp12'"):
         verdict(torch.sin, torch.sin, X, capabilities=Capabilities(device="cpu", number_formats={"float32": "fp12"}))
+
+
+def test_terms_that_cancel_do_not_make_a_good_answer_too_loose():
+    x, w = noise(6, 2), noise(2, seed=1)
+    fn = lambda x, w: torch.nn.functional.layer_norm(x, (2,), w)  # noqa: E731
+
+    def by_hand(x, w):
+        centred = x - x.mean(1, keepdim=True)
+        return centred * torch.rsqrt(centred.square().mean(1, keepdim=True) + 1e-5) * w
+
+    assert verdict(fn, by_hand, x, w, direction="bwd").ok  # of two elements, which leaves nothing but the eps
+    wrong = lambda x, w: by_hand(x, w) + (x - x.detach()).sum() * 1e-3  # noqa: E731
+    assert not verdict(fn, wrong, x, w, direction="bwd").ok
+
+
+def test_a_crossed_threshold_excuses_nothing_else():
+    x, y = torch.tensor([7.0, 9.0, -4.0]).half(), torch.tensor([2.0, 3.0, 1.5]).half()
+    fn = lambda x, y: torch.div(x, y, rounding_mode="trunc")  # noqa: E731
+    assert verdict(fn, fn, x, y, dtype="float16").ok
+    assert not verdict(fn, lambda x, y: fn(x, y) + 1, x, y, dtype="float16").ok
