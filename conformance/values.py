@@ -166,10 +166,10 @@ def _specials(c: Comparison, reference: Reference, out: Measured) -> tuple[Tenso
     for a in accepted:
         right |= kind == a
     finite = kind == 0
-    # Within a few units of the largest value, overflow and the largest value are equally right.
+    # Within a few units of the largest value, overflow and the largest value are equally right, unless nothing is rounded.
     margin = 1 - 4 * bounds.ELEMENTWISE_ULPS * max(f.dtype.eps, f.device.eps)
     edge = (exact.abs() >= f.dtype.max * margin) & (kind >= 2) & (got.signbit() == exact.signbit())
-    right |= edge
+    right |= edge & (exact != same)
     if not f.device.has_inf:  # one code for NaN and infinity, or saturation
         infinite = accepted[0] >= 2
         saturated = finite & (got.abs() >= min(f.device.max, f.dtype.max) * (1 - 2 * f.device.eps))

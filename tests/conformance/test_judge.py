@@ -445,3 +445,9 @@ def test_a_crossed_threshold_excuses_nothing_else():
     fn = lambda x, y: torch.div(x, y, rounding_mode="trunc")  # noqa: E731
     assert verdict(fn, fn, x, y, dtype="float16").ok
     assert not verdict(fn, lambda x, y: fn(x, y) + 1, x, y, dtype="float16").ok
+
+
+def test_the_largest_value_is_no_overflow():
+    x = torch.tensor([torch.finfo(torch.float32).max, 1.0])
+    judged = verdict(lambda x: x + 0, lambda x: x * 1.01, x, numerics=ELEMENTWISE)
+    assert "inf for finite" in {f.error_class for f in judged.findings}
