@@ -21,8 +21,8 @@ def format_of(text: str) -> Format:
     return Format(text)
 
 
-def summary(run: str, as_format: str, by: Sequence[str], everything: bool) -> None:
-    """All about one run."""
+def summary(run: str, as_format: str, by: Sequence[str], everything: bool, *, rest: bool = False) -> None:
+    """All about one run; with `rest`, what pytest's own summary lacks."""
     to = format_of(as_format)
     for axis in by:
         needs(axis in results.AXES, f"--by {axis!r} is unknown; one of {', '.join(results.AXES)}")
@@ -31,7 +31,7 @@ def summary(run: str, as_format: str, by: Sequence[str], everything: bool) -> No
     problems = accounting.problems(
         manifest.accounting, records, accounting.previous_run(manifest, run_dir.absolute().parent), few=FEW
     )
-    print(render(reports.summary(manifest, records, by=by, problems=problems, everything=everything), to))
+    print(render(reports.summary(manifest, records, by=by, problems=problems, everything=everything, rest=rest), to))
     print(f"\n{run_dir}")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from conformance import store, suites
 from conformance.commands import runs
 from conformance.commands.mistakes import MISTAKE, Mistake
+from conformance.report.table import Format
 
 USAGE = 4  # pytest's exit status for a mistake on its command line
 
@@ -32,7 +33,7 @@ def run(suite: str, backend: str, tier: str, workers: str, further: Sequence[str
     except store.StoreError:
         return status or 1  # nothing was recorded: pytest has said why
     print()
-    runs.summary(str(found), as_format, (), everything=False)
+    runs.summary(str(found), as_format, (), everything=False, rest=as_format == Format.PLAIN)
     return status
 
 

@@ -19,8 +19,12 @@ def summary(
     by: Sequence[str] = (),
     problems: Sequence[str] = (),
     everything: bool = False,
+    rest: bool = False,
 ) -> Report:
-    """All about one run. `by` adds outcomes by further axes; `everything` shows long tables in full."""
+    """All about one run. `by` adds outcomes by further axes; `everything` shows long tables in full.
+
+    `rest` leaves out what pytest's own summary of the run has shown: the heading, outcomes and support.
+    """
     limit = None if everything else FEW
     axes = list(dict.fromkeys(["dtype", *by]))
     tables = [
@@ -33,7 +37,7 @@ def summary(
     ]
     if everything:
         tables.append(support.matrix(records))
-    return Report(heading(manifest, problems), tables)
+    return Report((), tables[len(axes) + 1 :]) if rest else Report(heading(manifest, problems), tables)
 
 
 def heading(manifest: Manifest, problems: Sequence[str] = ()) -> list[str]:

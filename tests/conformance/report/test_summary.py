@@ -52,5 +52,12 @@ def test_tables() -> None:
         assert "E:x@run" in text
 
 
+def test_the_rest_is_what_pytest_does_not_show() -> None:
+    text = render(summary.summary(MANIFEST, RECORDS, rest=True))
+    assert "Failures by cause" in text
+    for title in ("run r1", "Samples by dtype", "Support: ops by dtype"):
+        assert title not in text
+
+
 def test_an_empty_run_has_a_heading_alone() -> None:
     assert render(summary.summary(Manifest(run="r", started=0.0), [])).splitlines()[0] == "run r: unknown backend"
