@@ -166,7 +166,7 @@ def _specials(c: Comparison, reference: Reference, out: Measured) -> tuple[Tenso
     for a in accepted:
         right |= kind == a
     finite = kind == 0
-    # Within a few units of the largest value, overflow and the largest value are equally right, unless nothing is rounded.
+    # Within a few units of the largest value, overflow and that value are equally right, unless nothing is rounded.
     margin = 1 - 4 * bounds.ELEMENTWISE_ULPS * max(f.dtype.eps, f.device.eps)
     edge = (exact.abs() >= f.dtype.max * margin) & (kind >= 2) & (got.signbit() == exact.signbit())
     right |= edge & (exact != same)
