@@ -166,7 +166,8 @@ class _Bench:
         import torch
 
         kind = getattr(torch, dtype or self.dtype)
-        return (torch.arange(1, 1 + _numel(shape)).reshape(shape) % 7 - 2).to(kind)
+        small = torch.arange(1, 1 + _numel(shape)).reshape(shape) % 7
+        return (small - 2 if kind.is_signed else small).to(kind)
 
     def agree(self, fn: Callable[..., Any], *inputs: Any, compiled: Callable[..., Any] | None = None) -> str:
         """Runs on the backend and on the CPU: an empty string where they agree, else what differs."""

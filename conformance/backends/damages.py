@@ -43,6 +43,7 @@ class Run:
     index: int = 0  # of the call
     calls: int = 1  # how many will be made
     first: list[Any] = field(default_factory=list)  # the leaves of call 0, undamaged
+    use_first: bool = False  # the whole result of call 0 is to be returned, whatever its structure
     fired: Callable[[str], None] = lambda _detail: None  # for damage that happens later, in the backward pass
 
 
@@ -298,11 +299,11 @@ def gradient(run: Run) -> str | None:
 
     def spoil(number: int) -> Callable[[Tensor], Tensor | None]:
         def hook(grad: Tensor) -> Tensor | None:
-            if done or not is_plain(grad) or not grad.numel() or not bool(grad.isfinite().any()):
+            if done or grad.layout is not torch.strided or not bool(grad.isfinite().any()):
                 return None
             done.append(number)
             position = _positions(grad.isfinite())[0]
-            spoiled = grad.clone()
+            spoiled = grad.clone() if is_plain(grad) else grad.clone(memory_format=torch.contiguous_format)
             spoiled[position] = _another(grad, position)
             run.fired(f"the gradient of input {number} is wrong at {list(position)}")
             return spoiled
@@ -318,9 +319,9 @@ def gradient(run: Run) -> str | None:
 def stale(run: Run) -> str | None:
     if run.index == 0:
         return "a later call returns the first call's result, once there is one" if run.calls > 1 else None
-    if len(run.first) != len(run.leaves) or all(map(same_bits, run.first, run.leaves)):
+    if len(run.first) == len(run.leaves) and all(map(same_bits, run.first, run.leaves)):
         return None
-    run.leaves[:] = run.first
+    run.use_first = True
     run.fired(f"call {run.index} returned the result of call 0")
     return "a later call returned the first call's result"
 

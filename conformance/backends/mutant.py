@@ -66,6 +66,7 @@ class MutantBackend(EagerBackend):
         self.calls = calls
         self.made = 0
         self.first: list[Any] = []
+        self.first_output: Any = None
         self.damage: str | None = None
         self.notes = {"mutation": "none", "detail": "nothing was called"}
 
@@ -83,9 +84,11 @@ class MutantBackend(EagerBackend):
             run = Run(given, before, list(paths), list(leaves), self.choose, self.made, self.calls, self.first)
             run.fired = self._fired
             if self.made == 0:
-                self.first = list(leaves)
+                self.first, self.first_output = list(leaves), output
             self._spoil(run)
             self.made += 1
+            if run.use_first:
+                return self.first_output
             left = iter(run.leaves)
             return trees.map_leaves(output, lambda _path, _leaf: next(left)) if leaves else output
 

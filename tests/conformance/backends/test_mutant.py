@@ -89,6 +89,18 @@ def test_a_stale_replay_is_caught() -> None:
     assert not verdict.ok
 
 
+def test_a_stale_replay_of_another_structure_is_caught() -> None:
+    verdict, notes = run("stale-replay", lambda x: x.unbind(0), X, replays=(((Y.t().contiguous(),), {}),))
+    assert notes["mutation"] == "stale-replay"
+    assert "structure" in [str(finding.check) for finding in verdict.findings]
+
+
+def test_an_expanded_gradient_is_damaged_too() -> None:
+    verdict, notes = run("gradient", torch.sum, X, direction="bwd")
+    assert notes["mutation"] == "gradient"
+    assert {finding.where for finding in verdict.findings} == {"args[0].grad"}
+
+
 def test_values_are_damaged_without_touching_gradients() -> None:
     verdict, _ = run("element", torch.sin, X, direction="bwd")
     assert {finding.where for finding in verdict.findings} == {"output"}
