@@ -94,12 +94,19 @@ def _status(status: int | None) -> tuple[int | None, str]:
     if status is None:
         return None, ""
     code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return code, ""
+    return (code, "") if code >= 0 else (None, _signal_name(-code))
+
+
+def ended(returncode: int) -> str:
+    """How a process ended, from its return code as `subprocess` gives it."""
+    return f"died of {_signal_name(-returncode)}" if returncode < 0 else f"exited with status {returncode}"
+
+
+def _signal_name(number: int) -> str:
     try:
-        return None, signal.Signals(-code).name
+        return signal.Signals(number).name
     except ValueError:  # a real-time signal
-        return None, f"signal {-code}"
+        return f"signal {number}"
 
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$', re.MULTILINE)

@@ -15,7 +15,6 @@ import contextlib
 import mmap
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import time
@@ -28,6 +27,7 @@ from conformance import deaths, wire
 from conformance.cases import Case, Options
 from conformance.child import STAGE_BYTES, STAGES, Plan, environment, interpreter_arguments
 from conformance.deaths import Death, Killed
+from conformance.following import Output, Progress, Runner, kill_group
 from conformance.outcomes import Outcome, Stage
 from conformance.records import Record
 
@@ -35,7 +35,6 @@ START_LIMIT = 900.0  # seconds for a zygote to import everything; a backend's fi
 WARM_UP_LIMIT = 180.0
 STACK_LIMIT = 2.0  # seconds that a hung runner gets to write its stacks
 POLL = 0.2  # seconds between looks at the clock and at the memory of a runner that says nothing
-OUTPUT_LIMIT = 1 << 20  # bytes of a sample's output that go to the log file
 DEFAULT_TIME_LIMIT = 120.0
 DEFAULT_MEMORY_LIMIT = 2 << 30
 RECYCLE_CASES = 400  # a runner is replaced after so many cases ...
@@ -65,31 +64,6 @@ class Writer(Protocol):
     def record(self, record: Record) -> None: ...
 
     def case_done(self, case: str, samples: int = 0, reason: str = "") -> None: ...
-
-
-class _Runner:
-    def __init__(self, pid: int, channel: wire.Channel, base_rss: int) -> None:
-        self.pid = pid
-        self.channel = channel
-        self.base_rss = base_rss
-        self.pidfd = os.pidfd_open(pid)
-        self.ready = False  # between cases: it has cleaned up after the last one
-        self.cases = 0
-        self.samples = 0  # run in this process
-
-    def rss(self) -> int:
-        try:
-            with open(f"/proc/{self.pid}/statm") as statm:
-                return int(statm.read().split()[1]) * mmap.PAGESIZE
-        except (OSError, IndexError):  # it has just gone
-            return 0
-
-    def has_ended(self) -> bool:
-        return self.channel.closed or bool(_readable(self.pidfd))
-
-    def close(self) -> None:
-        self.channel.close()
-        os.close(self.pidfd)
 
 
 class _ZygoteDied(Exception):
@@ -124,9 +98,9 @@ class Supervisor:
         self._suites: dict[str, wire.CaseList] = {}
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: wire.Channel | None = None
-        self._runner: _Runner | None = None
+        self._runner: Runner | None = None
         self._selector = selectors.DefaultSelector()
-        self._output = _Output(log)
+        self._output = Output(log)
         self._stage_fd = os.memfd_create("conformance-stage")
         os.ftruncate(self._stage_fd, STAGE_BYTES)
         self._stage = mmap.mmap(self._stage_fd, STAGE_BYTES)
@@ -290,8 +264,7 @@ class Supervisor:
         self._output.drain()
         self._selector.unregister(self._output.fd)
         self._output.detach()
-        code = zygote.returncode
-        return f"died of {_signal_name(-code)}" if code < 0 else f"exited with status {code}"
+        return deaths.ended(zygote.returncode)
 
     # ------------------------------------------------------------------------------------------------- the runners
 
@@ -301,7 +274,7 @@ class Supervisor:
         Raises `CannotStart` when the zygote died and cannot be started again.
         """
         records: list[Record] = []
-        progress = _Progress(suite, case, skip)
+        progress = Progress(suite, case, skip)
         while not progress.done:
             try:
                 runner = self._ready_runner()
@@ -321,7 +294,7 @@ class Supervisor:
         writer.case_done(str(case), progress.samples)
         return records
 
-    def _ready_runner(self) -> _Runner:
+    def _ready_runner(self) -> Runner:
         self._end_warm_up()
         runner = self._runner
         if runner is not None:
@@ -343,7 +316,7 @@ class Supervisor:
                 pass
             forked = self._answer(wire.Forked, START_LIMIT)
         self.forks += 1
-        self._runner = _Runner(forked.pid, wire.Channel(ours, sender="child"), forked.rss)
+        self._runner = Runner(forked.pid, wire.Channel(ours, sender="child"), forked.rss)
         self._selector.register(ours, selectors.EVENT_READ, self._runner.channel)
         self._selector.register(self._runner.pidfd, selectors.EVENT_READ, None)
         if not self._await_ready(self._runner, START_LIMIT):
@@ -356,7 +329,7 @@ class Supervisor:
             )
         return self._runner
 
-    def _await_ready(self, runner: _Runner, limit: float) -> bool:
+    def _await_ready(self, runner: Runner, limit: float) -> bool:
         """Wait until the runner can take a case; False when it died or hangs. Raises `CannotStart`."""
         end = time.monotonic() + limit
         while not runner.ready:
@@ -376,7 +349,7 @@ class Supervisor:
         return not runner.has_ended()
 
     def _follow(
-        self, runner: _Runner, progress: _Progress, writer: Writer, records: list[Record]
+        self, runner: Runner, progress: Progress, writer: Writer, records: list[Record]
     ) -> tuple[Killed | None, str]:
         """Follow a runner to the end of the case or its own; returns whether and why we killed it."""
         deadline = time.monotonic() + self.limits.seconds
@@ -387,7 +360,7 @@ class Supervisor:
                 messages = runner.channel.poll()
             except wire.BrokenStream as error:
                 self._output.drain()
-                _kill_group(runner.pid)
+                kill_group(runner.pid)
                 return Killed.STREAM, str(error)
             self._output.drain()
             for message in messages:
@@ -396,7 +369,7 @@ class Supervisor:
                         runner.ready = True
                     case wire.Starting():
                         progress.starting(message)
-                        self._output.next_sample()
+                        self._output.next_sample(progress.sample)
                         writer.start(progress.sample)
                         with contextlib.suppress(OSError):
                             runner.channel.send(wire.Go())
@@ -419,15 +392,15 @@ class Supervisor:
                 look = now + POLL
                 # The kernel's limit counts private memory; this one what is really there, shared memory too.
                 if self.limits.memory and runner.rss() - runner.base_rss > self.limits.memory:
-                    _kill_group(runner.pid)
+                    kill_group(runner.pid)
                     return Killed.MEMORY, ""
             if now > deadline:
                 self._await_stacks(runner)
-                _kill_group(runner.pid)
+                kill_group(runner.pid)
                 return Killed.TIMEOUT, ""
             self._pump(min(POLL, deadline - now))
 
-    def _finish(self, record: Record, progress: _Progress, writer: Writer, records: list[Record]) -> None:
+    def _finish(self, record: Record, progress: Progress, writer: Writer, records: list[Record]) -> None:
         if not progress.started:
             writer.start(record.sample)  # it failed while it was built
         record.worker = self.worker
@@ -440,8 +413,8 @@ class Supervisor:
 
     def _bury(
         self,
-        runner: _Runner,
-        progress: _Progress,
+        runner: Runner,
+        progress: Progress,
         killed: Killed | None,
         detail: str,
         writer: Writer,
@@ -450,7 +423,7 @@ class Supervisor:
         """Reap a dead runner and write the record of the sample that it died of."""
         stage = self._stage_in_flight()
         self._forget(runner)
-        _kill_group(runner.pid)  # what it started; the group exists until the runner is reaped
+        kill_group(runner.pid)  # what it started; the group exists until the runner is reaped
         try:
             self._request(wire.Reap(runner.pid))
             reaped = self._answer(wire.Reaped, START_LIMIT)
@@ -501,7 +474,7 @@ class Supervisor:
         number = self._stage[0]
         return STAGES[number] if number < len(STAGES) else Stage.RUN  # a sample wrote over it: so it was running
 
-    def _await_stacks(self, runner: _Runner) -> None:
+    def _await_stacks(self, runner: Runner) -> None:
         end = time.monotonic() + STACK_LIMIT
         while time.monotonic() < end and not runner.has_ended():
             self._output.drain()
@@ -511,7 +484,7 @@ class Supervisor:
                 return
             self._pump(0.05)
 
-    def _forget(self, runner: _Runner) -> None:
+    def _forget(self, runner: Runner) -> None:
         self._selector.unregister(runner.channel.sock)
         self._selector.unregister(runner.pidfd)
         runner.close()
@@ -522,7 +495,7 @@ class Supervisor:
         runner = self._runner
         if runner is None:
             return
-        _kill_group(runner.pid)
+        kill_group(runner.pid)
         self._forget(runner)
         if self._control is not None:
             self._request(wire.Reap(runner.pid))
@@ -535,119 +508,3 @@ class Supervisor:
         if any(key.data is self._output for key, _ in events):
             self._output.drain()
         return bool(events)
-
-
-class _Progress:
-    """Where in a case we are."""
-
-    def __init__(self, suite: str, case: Case, skip: frozenset[int]) -> None:
-        self.suite = suite
-        self.case = case
-        self.skip = skip
-        self.index = self._unskipped(0)
-        self.done = False
-        self.samples = 0
-        self.note = ""
-        self._clear()
-
-    def _clear(self) -> None:
-        self.started = False
-        self.started_at = time.time()
-        self.digest = self.numerics = ""
-
-    @property
-    def sample(self) -> str:
-        return self.case.sample_id(self.index)
-
-    def starting(self, message: wire.Starting) -> None:
-        self.index = message.index
-        self.started = True
-        self.digest, self.numerics = message.digest, message.numerics
-
-    def _unskipped(self, index: int) -> int:
-        while index in self.skip:
-            index += 1
-        return index
-
-    def next(self) -> None:
-        self.index = self._unskipped(self.index + 1)
-        self.note = ""
-        self._clear()
-
-    def finish(self, samples: int) -> None:
-        self.done = True
-        self.samples = samples
-
-
-class _Output:
-    """What the children print: to the log file, up to a limit a sample, and its end kept for the records."""
-
-    def __init__(self, log: Path) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self._log = log.open("ab", buffering=0)
-        self.fd = -1
-        self._tail = bytearray()
-        self._written = 0
-
-    def attach(self, fd: int) -> None:
-        os.set_blocking(fd, False)
-        self.fd = fd
-        self._tail.clear()
-
-    def detach(self) -> None:
-        os.close(self.fd)
-        self.fd = -1
-
-    def drain(self) -> None:
-        """Read what is there, at most a pipe's worth: a child that never stops writing must not hold us."""
-        if self.fd < 0:
-            return
-        for _ in range(16):
-            try:
-                chunk = os.read(self.fd, 1 << 16)
-            except BlockingIOError:
-                return
-            if not chunk:
-                return
-            room = OUTPUT_LIMIT - self._written
-            if room > 0:
-                self._log.write(chunk[:room])
-                if len(chunk) >= room:
-                    self._log.write(b"\n[more output of this sample is left out]\n")
-            self._written += len(chunk)
-            self._tail += chunk
-            if len(self._tail) > 2 * deaths.TAIL:
-                del self._tail[: -deaths.TAIL]
-
-    def next_sample(self) -> None:
-        self._tail.clear()
-        self._written = 0
-
-    def tail(self) -> str:
-        return self._tail[-deaths.TAIL :].decode(errors="replace")
-
-    def note(self, text: str) -> None:
-        self._log.write(f"[conformance] {text}\n".encode())
-
-    def close(self) -> None:
-        self._log.close()
-
-
-def _kill_group(pid: int) -> None:
-    """Kill a runner's process group, and the runner itself should it not have made its group yet."""
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-
-
-def _readable(fd: int) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        return bool(selector.select(0))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
