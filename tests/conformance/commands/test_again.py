@@ -90,19 +90,10 @@ def test_a_crash(here: Path) -> None:
     assert "the process ended: crash (SIGABRT)" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("sample", "complaint"),
-    [
-        ("op:cos:float16:static:fwd:samples", "passes on buggy: there is nothing to show"),
-        ("op:nope:float16:static:fwd:samples", "has no op 'nope'"),
-        ("op:cos:float16:static:fwd:samples#99", "has no sample 99: the last one is"),
-    ],
-)
-def test_what_cannot_be_shown_is_said(here: Path, sample: str, complaint: str) -> None:
-    done = conformance("repro", sample, cwd=here)
+def test_what_cannot_be_shown_is_said(here: Path) -> None:
+    done = conformance("repro", "op:cos:float16:static:fwd:samples", cwd=here)
     assert (done.returncode, done.stdout) == (2, "")
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "conformance: op:cos:float16:static:fwd:samples#0 passes on buggy: there is nothing to show\n"
 
 
 def test_sweep_runs_the_suite_and_shows_the_summary(here: Path) -> None:
