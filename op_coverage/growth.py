@@ -20,6 +20,33 @@ Resize = Callable[[int, int, bool, bool], int]
 """(size, its dimension, whether it is the leading size of the first tensor, whether it is in that tensor) -> new."""
 
 
+FIXED = frozenset(
+    {
+        # offsets, lengths or boundaries that must ascend, or must add up
+        "_segment_reduce.lengths",
+        "_segment_reduce.offsets",
+        "bucketize",
+        "histogram",
+        "histogramdd",
+        "nn.functional.ctc_loss",
+        "nn.functional.embedding_bag",
+        "searchsorted",
+        # a place that is written twice may keep either value
+        "index_copy",
+        "index_put",
+        "nn.functional.max_unpool1d",
+        "nn.functional.max_unpool1d.grad",
+        "nn.functional.max_unpool2d",
+        "nn.functional.max_unpool2d.grad",
+        "nn.functional.max_unpool3d",
+        "nn.functional.max_unpool3d.grad",
+        "put",
+        "scatter",
+    }
+)
+"""Subjects whose results are undefined if their inputs are repeated, although the CPU accepts them."""
+
+
 def _changes(step: int, factor: int) -> tuple[Resize, ...]:
     # Odd steps first, because sizes that no block divides find more; multiples keep what must divide. The others are a
     # larger batch: in all tensors, or where the others have none, in the first.

@@ -261,7 +261,8 @@ def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:
     else:
         fn = sources.evaluate(source)
     # With symbolic sizes the same callable must serve other sizes.
-    replays = growth.grown(fn, sample.args, sample.kwargs) if case.shape_mode is ShapeMode.DYNAMIC else []
+    resizable = case.shape_mode is ShapeMode.DYNAMIC and case.subject not in growth.FIXED
+    replays = growth.grown(fn, sample.args, sample.kwargs) if resizable else []
     kind = classes.lookup(case.subject).of_call(sample.args, sample.kwargs)
     numerics = kind.numerics_of(case.direction)
     checked = numerics is NumericalClass.PROPERTY and kind.check is not None

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from op_coverage.growth import grown
+from op_coverage import upstream
+from op_coverage.growth import FIXED, grown
 
 SIZES = st.integers(2, 6)
 
@@ -72,3 +73,7 @@ def test_a_call_that_overflows_with_more_elements_is_not_used():
     x = torch.tensor([1e4] * 4, dtype=torch.float16)  # the sum of 6 is infinite in half precision, of 4 it is not
     assert grown(lambda t: t.sum(dtype=torch.float16).square(), (torch.tensor([100.0, 100.0]).half(),), {}) == []
     assert bool(x.sum().isfinite())
+
+
+def test_ops_with_fixed_sizes_exist():
+    assert set(upstream.op_infos()) >= FIXED
