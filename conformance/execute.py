@@ -224,6 +224,11 @@ def _judge_refusal(
         record.fingerprint = fingerprints.of_error("NoReference", record.message, op=record.subject, stage=record.stage)
         return
     expected = type(cause).__name__
+    if isinstance(cause, MemoryError) or memory.is_exhausted(str(cause)):  # no answer, and no sign that there is none
+        record.outcome, record.stage, record.owner = Outcome.OOM, Stage.REFERENCE, Owner.UNDETERMINED
+        record.message = f"no reference: {expected}: {cause}"[:MESSAGE_LIMIT]
+        record.fingerprint = fingerprints.of_exception(cause, op=record.subject, stage=record.stage)
+        return
     if failure is None:
         message = f"eager raises {expected} and the backend returns a result"
         _fail_by_findings(record, (Finding(Check.EXCEPTION, "call", message, expected),))
