@@ -1,30 +1,21 @@
 """Operators that upstream leaves to ATen, written in operators that it lowers.
 
-Each rule takes the operator's arguments and returns its result, or NotImplemented where upstream does it already. The
-graph pass expands them after autograd and before lowering; sizes may be symbolic.
+The graph pass expands them after autograd and before lowering; sizes may be symbolic.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from spyre_backend.inductor import pooling
+from spyre_backend.inductor.rules import Rule, adds_to
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-Rule = Callable[..., Any]
 
 RULES: dict[Any, Rule] = dict(pooling.RULES)
-
-
-def _rule(*overloads: Any) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(overloads, function))
-        return function
-
-    return add
 
 
 # ---- order statistics: NaN is the median of anything that holds one ----------------------------------------------
@@ -42,14 +33,14 @@ def _median(x: Tensor, dim: int, keepdim: bool, position: Tensor | int, nan_wins
     return picked if keepdim else (picked[0].squeeze(dim), picked[1].squeeze(dim))
 
 
-@_rule(aten.median.dim)
+@adds_to(RULES, aten.median.dim)
 def _median_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     return _median(x, dim, keepdim, (x.shape[dim] - 1) // 2, nan_wins=True)
 
 
-@_rule(aten.median.default)
+@adds_to(RULES, aten.median.default)
 def _median_all(x: Tensor) -> Tensor:
     return _median(x.reshape(-1), 0, False, (x.numel() - 1) // 2, nan_wins=True)[0]
 
@@ -60,14 +51,14 @@ def _middle_number(x: Tensor, dim: int) -> Tensor | int:
     return ((~torch.isnan(x)).sum(dim, keepdim=True) - 1).clamp_min(0) // 2
 
 
-@_rule(aten.nanmedian.dim)
+@adds_to(RULES, aten.nanmedian.dim)
 def _nanmedian_dim(x: Tensor, dim: int, keepdim: bool = False) -> Any:
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     return _median(x, dim, keepdim, _middle_number(x, dim), nan_wins=False)
 
 
-@_rule(aten.nanmedian.default)
+@adds_to(RULES, aten.nanmedian.default)
 def _nanmedian_all(x: Tensor) -> Tensor:
     flat = x.reshape(-1)
     return _median(flat, 0, False, _middle_number(flat, 0), nan_wins=False)[0]
@@ -78,7 +69,7 @@ def _nanmedian_all(x: Tensor) -> Tensor:
 _INDEX_REDUCTIONS = {"prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}
 
 
-@_rule(aten.index_reduce.default)
+@adds_to(RULES, aten.index_reduce.default)
 def _index_reduce(
     x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -91,7 +82,7 @@ def _index_reduce(
     return x.scatter_reduce(dim, where, source, _INDEX_REDUCTIONS[reduce], include_self=include_self)
 
 
-@_rule(aten.histc.default)
+@adds_to(RULES, aten.histc.default)
 def _histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     if min == max:
         # the range of the data, which may still be a single point
@@ -142,23 +133,23 @@ def _norm_backward(grad: Tensor, difference: Tensor, p: float, norm: Tensor) -> 
     return torch.where(norm == 0, 0.0, grad * sign * power / norm.pow(p - 1))
 
 
-@_rule(aten._cdist_forward.default)
+@adds_to(RULES, aten._cdist_forward.default)
 def _cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
     return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
 
 
-@_rule(aten._cdist_backward.default)
+@adds_to(RULES, aten._cdist_backward.default)
 def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
     return _norm_backward(grad, x1.unsqueeze(-2) - x2.unsqueeze(-3), p, cdist).sum(-2)
 
 
-@_rule(aten._pdist_forward.default)
+@adds_to(RULES, aten._pdist_forward.default)
 def _pdist_forward(x: Tensor, p: float = 2) -> Tensor:
     rows, columns = _pairs(x)
     return _norm(x[rows] - x[columns], p)
 
 
-@_rule(aten._pdist_backward.default)
+@adds_to(RULES, aten._pdist_backward.default)
 def _pdist_backward(grad: Tensor, x: Tensor, p: float, pdist: Tensor) -> Tensor:
     rows, columns = _pairs(x)
     change = _norm_backward(grad, x[rows] - x[columns], p, pdist)
@@ -172,7 +163,7 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
     return rows, columns
 
 
-@_rule(aten._trilinear.default)
+@adds_to(RULES, aten._trilinear.default)
 def _trilinear(
     i1: Tensor,
     i2: Tensor,
@@ -195,7 +186,7 @@ def _trilinear(
 # ---- positions -------------------------------------------------------------------------------------------------------
 
 
-@_rule(aten.nonzero_static.default)
+@adds_to(RULES, aten.nonzero_static.default)
 def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     if x.dim() == 0:
         return torch.empty((size, 0), dtype=torch.int64, device=x.device)
@@ -215,7 +206,7 @@ def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     return torch.where(valid.unsqueeze(1), torch.stack(columns[::-1], 1), fill_value)
 
 
-@_rule(aten.masked_scatter_backward.default)
+@adds_to(RULES, aten.masked_scatter_backward.default)
 def _masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[Any]) -> Tensor:
     mask = mask.expand(grad.shape).reshape(-1)
     count = math.prod(sizes)
@@ -224,3 +215,88 @@ def _masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[Any]) -
     target = torch.where(mask, order, count)
     taken = torch.zeros([count + 1], dtype=grad.dtype, device=grad.device).scatter(0, target, grad.reshape(-1))
     return taken[:count].reshape(list(sizes))
+
+
+# ---- statistics of nothing -------------------------------------------------------------------------------------------
+
+
+def _reduces_nothing(x: Tensor, dim: Sequence[int] | None = None, **_: Any) -> bool:
+    sizes = [x.shape[d] for d in dim] if dim else list(x.shape)
+    return any(isinstance(size, int) and size == 0 for size in sizes)
+
+
+@adds_to(RULES, aten.var_mean.correction, when=_reduces_nothing)
+def _var_mean_of_nothing(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    # upstream's Welford reduction starts from a mean of zero
+    nothing = x.sum(list(dim) if dim else list(range(x.dim())), keepdim=keepdim)
+    return torch.full_like(nothing, math.nan), torch.full_like(nothing, math.nan)
+
+
+# ---- random numbers --------------------------------------------------------------------------------------------------
+
+
+def _draw_shape(shape: Sequence[Any], device: torch.device, distribution: str) -> Tensor:
+    """A float32 draw, from the generator that upstream's own random operators use."""
+    prims = torch.ops.prims
+    seeds = prims.inductor_seeds.default(1, device)
+    return prims.inductor_random.default(list(shape), prims.inductor_lookup_seed.default(seeds, 0), distribution)
+
+
+def _draw(like: Tensor, distribution: str) -> Tensor:
+    return _draw_shape(like.shape, like.device, distribution)
+
+
+def _without_generator(*args: Any, generator: Any = None, **kwargs: Any) -> bool:
+    return generator is None and args[0].dtype.is_floating_point
+
+
+@adds_to(RULES, aten.uniform.default, when=_without_generator)
+def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Tensor:
+    return (_draw(x, "rand") * (high - low) + low).to(x.dtype)
+
+
+@adds_to(RULES, aten.normal_functional.default, when=_without_generator)
+def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
+    return (_draw(x, "randn") * std + mean).to(x.dtype)
+
+
+@adds_to(RULES, aten.exponential.default, when=_without_generator)
+def _exponential(x: Tensor, rate: float = 1.0, *, generator: Any = None) -> Tensor:
+    return (torch.log1p(-_draw(x, "rand")) / -rate).to(x.dtype)
+
+
+@adds_to(RULES, aten.cauchy.default, when=_without_generator)
+def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Tensor:
+    return (median + sigma * torch.tan(math.pi * (_draw(x, "rand") - 0.5))).to(x.dtype)
+
+
+@adds_to(RULES, aten.log_normal.default, when=_without_generator)
+def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Tensor:
+    return torch.exp(_draw(x, "randn") * std + mean).to(x.dtype)
+
+
+@adds_to(RULES, aten.geometric.default, when=_without_generator)
+def _geometric(x: Tensor, p: float, *, generator: Any = None) -> Tensor:
+    return torch.ceil(torch.log1p(-_draw(x, "rand")) / math.log1p(-p)).clamp_min(1).to(x.dtype)
+
+
+def _has_no_generator(*args: Any, generator: Any = None, **kwargs: Any) -> bool:
+    return generator is None
+
+
+@adds_to(RULES, torch.ops.prims.normal.default, when=_has_no_generator)
+def _prims_normal(
+    shape: Sequence[Any], *, mean: Any, std: Any, dtype: torch.dtype, device: torch.device, **_: Any
+) -> Tensor:
+    return (_draw_shape(shape, device, "randn") * std + mean).to(dtype)
+
+
+@adds_to(RULES, aten.multinomial.default, when=_has_no_generator)
+def _multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
+    # the category whose exponential clock of rate p rings first is drawn with probability p
+    if replacement and num_samples > 1:
+        weights = x.unsqueeze(-2).expand([*x.shape[:-1], num_samples, x.shape[-1]])
+        return (weights / -torch.log1p(-_draw(weights, "rand"))).argmax(-1)
+    return torch.topk(x / -torch.log1p(-_draw(x, "rand")), num_samples).indices

@@ -1,6 +1,5 @@
 """The pass over the graph between autograd and lowering: expands this backend's decompositions, and keys the caches."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,8 @@ from torch import fx
 
 from spyre_backend import upstream
 from spyre_backend.inductor.cache_key import own_digest
-from spyre_backend.inductor.decompositions import RULES, Rule
+from spyre_backend.inductor.decompositions import RULES
+from spyre_backend.inductor.rules import Rule
 
 
 class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name-defined]
@@ -29,31 +29,26 @@ class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name
         return own_digest()
 
     def _on_device(self, node: fx.Node) -> bool:
-        values = [argument.meta.get("val") for argument in node.all_input_nodes]
+        values = [argument.meta.get("val") for argument in (node, *node.all_input_nodes)]
         return any(isinstance(value, torch.Tensor) and value.device.type == self.device for value in values)
 
 
 def _expand(gm: fx.GraphModule, node: fx.Node, rule: Rule) -> None:
-    """Replace `node` by what `rule` makes of it, unless it declines."""
+    """Replace `node` by what `rule` makes of it, where it applies."""
     inputs = node.all_input_nodes
     values = [argument.meta["val"] for argument in inputs]
 
-    def call(*operands: Any) -> Any:
-        known = dict(zip(inputs, operands, strict=True))
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
-        result = rule(*args, **kwargs)
-        if result is NotImplemented:
-            raise _DeclinedError
-        return result
+    known = dict(zip(inputs, values, strict=True))
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+    if not rule.applies(*args, **kwargs):
+        return
 
-    with contextlib.suppress(_DeclinedError):
-        traced = upstream.trace(call, values)
-        results = list(_inline(gm, node, traced, inputs))
-        _replace(gm, node, results)
+    def expand(*operands: Any) -> Any:
+        traced = dict(zip(inputs, operands, strict=True))
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), traced.__getitem__)
+        return rule.expand(*args, **kwargs)
 
-
-class _DeclinedError(Exception):
-    pass
+    _replace(gm, node, list(_inline(gm, node, upstream.trace(expand, values), inputs)))
 
 
 def _inline(gm: fx.GraphModule, node: fx.Node, traced: fx.GraphModule, inputs: list[fx.Node]) -> Iterator[Any]:

@@ -6,22 +6,16 @@ from typing import Any
 
 import torch
 
+from spyre_backend.inductor.rules import Rule, adds_to
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
-Rule = Callable[..., Any]
-
-RULES: dict[Any, Rule] = {}
 
 # upstream unrolls pooling windows up to this many elements and leaves larger ones to ATen
 _UNROLLED_WINDOW = 25
 
 
-def _rule(*overloads: Any) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(overloads, function))
-        return function
-
-    return add
+RULES: dict[Any, Rule] = {}
 
 
 def _apply_per_dim(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
@@ -46,19 +40,19 @@ def _adaptive_matrix(size: Any, out: Any, x: Tensor) -> Tensor:
     return inside.to(_counting(x)) / (stop - start).to(_counting(x))
 
 
-@_rule(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+@adds_to(RULES, aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def _adaptive_avg_pool(x: Tensor, output_size: Sequence[Any]) -> Tensor:
     dims = len(output_size)
     matrices = [_adaptive_matrix(x.shape[d - dims], output_size[d], x) for d in range(dims)]
     return _apply_per_dim(x.to(_counting(x)), matrices).to(x.dtype)
 
 
-@_rule(aten._adaptive_avg_pool2d_backward.default)
+@adds_to(RULES, aten._adaptive_avg_pool2d_backward.default)
 def _adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
     return _adaptive_backward(grad, x, 2)
 
 
-@_rule(aten._adaptive_avg_pool3d_backward.default)
+@adds_to(RULES, aten._adaptive_avg_pool3d_backward.default)
 def _adaptive_avg_pool3d_backward(grad: Tensor, x: Tensor) -> Tensor:
     return _adaptive_backward(grad, x, 3)
 
@@ -109,7 +103,16 @@ def _pooled_size(size: Any, kernel: int, stride: int, padding: int, ceil_mode: b
     return out
 
 
-def _avg_pool(dims: int) -> Rule:
+def _is_large_window(dims: int, kernel_at: int = 1) -> Callable[..., bool]:
+    def applies(*args: Any, **kwargs: Any) -> bool:
+        kernel = args[kernel_at]
+        window = list(kernel) * dims if len(kernel) == 1 else kernel
+        return math.prod(window) > _UNROLLED_WINDOW
+
+    return applies
+
+
+def _avg_pool(dims: int) -> Callable[..., Tensor]:
     def rule(
         x: Tensor,
         kernel: Sequence[int],
@@ -120,8 +123,6 @@ def _avg_pool(dims: int) -> Rule:
         divisor_override: int | None = None,
     ) -> Tensor:
         full = list(kernel) * dims if len(kernel) == 1 else list(kernel)
-        if math.prod(full) <= _UNROLLED_WINDOW:
-            return NotImplemented
         steps = list(stride or full)
         steps = steps * dims if len(steps) == 1 else steps
         pads = list(padding) * dims if len(padding) == 1 else list(padding)
@@ -133,7 +134,7 @@ def _avg_pool(dims: int) -> Rule:
     return rule
 
 
-def _avg_pool_backward(dims: int) -> Rule:
+def _avg_pool_backward(dims: int) -> Callable[..., Tensor]:
     def rule(
         grad: Tensor,
         x: Tensor,
@@ -151,10 +152,10 @@ def _avg_pool_backward(dims: int) -> Rule:
     return rule
 
 
-RULES[aten.avg_pool2d.default] = _avg_pool(2)
-RULES[aten.avg_pool3d.default] = _avg_pool(3)
-RULES[aten.avg_pool2d_backward.default] = _avg_pool_backward(2)
-RULES[aten.avg_pool3d_backward.default] = _avg_pool_backward(3)
+RULES[aten.avg_pool2d.default] = Rule(_avg_pool(2), _is_large_window(2))
+RULES[aten.avg_pool3d.default] = Rule(_avg_pool(3), _is_large_window(3))
+RULES[aten.avg_pool2d_backward.default] = Rule(_avg_pool_backward(2), _is_large_window(2, 2))
+RULES[aten.avg_pool3d_backward.default] = Rule(_avg_pool_backward(3), _is_large_window(3, 2))
 
 
 def _triangle(x: Tensor) -> Tensor:
@@ -188,7 +189,7 @@ def _antialias_matrix(
     return weights / weights.sum(1, keepdim=True)
 
 
-def _antialiased(kernel: Callable, width: int) -> Rule:
+def _antialiased(kernel: Callable, width: int) -> Callable[..., Tensor]:
     def rule(
         x: Tensor,
         output_size: Sequence[Any],
@@ -205,7 +206,7 @@ def _antialiased(kernel: Callable, width: int) -> Rule:
     return rule
 
 
-def _antialiased_backward(kernel: Callable, width: int) -> Rule:
+def _antialiased_backward(kernel: Callable, width: int) -> Callable[..., Tensor]:
     def rule(
         grad: Tensor,
         output_size: Sequence[Any],
@@ -223,16 +224,16 @@ def _antialiased_backward(kernel: Callable, width: int) -> Rule:
     return rule
 
 
-RULES[aten._upsample_bilinear2d_aa.default] = _antialiased(_triangle, 2)
-RULES[aten._upsample_bicubic2d_aa.default] = _antialiased(_cubic, 4)
-RULES[aten._upsample_bilinear2d_aa_backward.default] = _antialiased_backward(_triangle, 2)
-RULES[aten._upsample_bicubic2d_aa_backward.default] = _antialiased_backward(_cubic, 4)
+RULES[aten._upsample_bilinear2d_aa.default] = Rule(_antialiased(_triangle, 2))
+RULES[aten._upsample_bicubic2d_aa.default] = Rule(_antialiased(_cubic, 4))
+RULES[aten._upsample_bilinear2d_aa_backward.default] = Rule(_antialiased_backward(_triangle, 2))
+RULES[aten._upsample_bicubic2d_aa_backward.default] = Rule(_antialiased_backward(_cubic, 4))
 
 
 # ---- gradients that go back to where the forward found its maximum ---------------------------------------------------
 
 
-def _to_positions(dims: int, indices_at: int) -> Rule:
+def _to_positions(dims: int, indices_at: int) -> Callable[..., Tensor]:
     """A rule `(grad, x, ..., indices)`: add each gradient at its flat position in the pooled dimensions of `x`."""
 
     def rule(grad: Tensor, x: Tensor, *args: Any) -> Tensor:
@@ -246,11 +247,11 @@ def _to_positions(dims: int, indices_at: int) -> Rule:
     return rule
 
 
-RULES[aten.adaptive_max_pool2d_backward.default] = _to_positions(2, -1)
-RULES[aten.adaptive_max_pool3d_backward.default] = _to_positions(3, -1)
-RULES[aten.fractional_max_pool2d_backward.default] = _to_positions(2, -1)
-RULES[aten.fractional_max_pool3d_backward.default] = _to_positions(3, -1)
-RULES[aten.max_pool3d_with_indices_backward.default] = _to_positions(3, -1)
+RULES[aten.adaptive_max_pool2d_backward.default] = Rule(_to_positions(2, -1))
+RULES[aten.adaptive_max_pool3d_backward.default] = Rule(_to_positions(3, -1))
+RULES[aten.fractional_max_pool2d_backward.default] = Rule(_to_positions(2, -1))
+RULES[aten.fractional_max_pool3d_backward.default] = Rule(_to_positions(3, -1))
+RULES[aten.max_pool3d_with_indices_backward.default] = Rule(_to_positions(3, -1))
 
 
 def _replication_matrix(size: Any, before: int, after: int, x: Tensor) -> Tensor:
@@ -260,7 +261,8 @@ def _replication_matrix(size: Any, before: int, after: int, x: Tensor) -> Tensor
     return (torch.arange(size, device=x.device).unsqueeze(1) == source).to(_counting(x))
 
 
-@_rule(
+@adds_to(
+    RULES,
     aten.replication_pad1d_backward.default,
     aten.replication_pad2d_backward.default,
     aten.replication_pad3d_backward.default,
