@@ -257,35 +257,34 @@ def test_a_worker_killed_from_outside(place, workers):
     assert store.read_manifest(run).complete
 
 
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two workers"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_cut_short_is_resumed(place, how):
-    made = place("Slow")
+def test_a_run_cut_short_is_resumed(place, how, workers):
+    made = place("Slower")
     run = made.path / "run"
-    running = made.start("--run-dir", str(run))
-    log = until(lambda: announced(run, sample("slow_1", 2)))
+    running = made.start("--run-dir", str(run), *workers)
+    until(lambda: announced(run, sample("slow_0", 2)))
+    family = psutil.Process(running.pid).children(recursive=True)
     running.send_signal(how)
     out, _ = running.communicate(timeout=60)
+    assert not psutil.wait_procs(family, timeout=10)[1], "everything ends with the process that was cut short"
     before = store.read_log(run)
-    assert 5 < len(before.records) < 10
-    assert len(before.in_flight) == 1
+    assert 2 <= len(before.records) < 48
+    assert workers or len(before.in_flight) == 1  # workers end the case that they are in
     if how is signal.SIGINT:
         assert running.returncode == pytest.ExitCode.INTERRUPTED
         assert "incomplete; go on with --resume" in out
     assert not store.read_manifest(run).complete
-    done = made.run("--resume", str(run), backend=None)
-    assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
-    starts = Counter(
-        line.split('"sample":"')[1].split('"')[0] for line in log.read_text().splitlines() if '"event":"start"' in line
-    )
+    for _ in range(2):  # the second time there is nothing left to run
+        done = made.run("--resume", str(run), *workers, backend=None)
+        assert done.returncode == 0, done.stdout
+        assert "16 passed" in done.stdout
+        assert len(store.read(run)) == 48
+        assert store.read_manifest(run).complete
+    lines = [line for log in run.glob("worker-*.jsonl") for line in log.read_text().splitlines()]
+    starts = Counter(line.split('"sample":"')[1].split('"')[0] for line in lines if '"event":"start"' in line)
     again = {name for name, times in starts.items() if times > 1}
     assert again == set(before.in_flight), "only what was in flight is run again"
-    assert len(store.read(run)) == 20
-    assert store.read_manifest(run).complete
-    third = made.run("--resume", str(run), backend=None)
-    assert third.returncode == 0
-    assert log.stat().st_size == sum(map(len, log.read_bytes().splitlines(keepends=True)))
-    assert len(store.read(run)) == 20
 
 
 # ------------------------------------------------------------------------------------------------------- expectations

@@ -286,6 +286,12 @@ class Slow(FakeSuite):
     subjects: ClassVar = {f"slow_{n}": ("slow",) * 5 for n in range(4)}
 
 
+class Slower(FakeSuite):
+    """More cases than workers are given at once."""
+
+    subjects: ClassVar = {f"slow_{n}": ("slow",) * 3 for n in range(16)}
+
+
 class Mixed(FakeSuite):
     subjects: ClassVar = {
         "fine": ("fine", "fine"),
