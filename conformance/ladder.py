@@ -69,7 +69,7 @@ def climb(
     judge: Judge,
     *,
     failed: Step | None = None,
-    seconds: float | None = 60.0,
+    seconds: float | None = 120.0,
     isolate: bool = True,
 ) -> Climb:
     """Climbs until a rung fails and says what follows from it.

@@ -21,7 +21,7 @@ from conformance.backends.registry import capabilities, missing
 from conformance.stages import is_refusal
 
 NUMBER_FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "dl16", "fp8_e4m3", "fp8_e5m2")
-OPTIONAL_METHODS = ("begin", "observe", "reset", "unsupported", "environment")
+OPTIONAL_METHODS = ("begin", "observe", "reset", "unsupported", "generated", "environment")
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 1e-1, "dl16": 2e-2}
 """Relative, for one small product and a sigmoid: generous, because right is judged by the sweep and not here."""
 
@@ -259,6 +259,10 @@ def _backward(bench: _Bench) -> tuple[bool | None, str]:
         return None, "declares forward only"
     if not getattr(torch, bench.dtype).is_floating_point:
         return None, "no floating dtype is declared"
+    try:
+        torch.ones(1, requires_grad=True).sum().backward()
+    except RuntimeError as error:  # not the backend's: the caller's own process has used autograd on a device
+        return None, f"cannot be tried in a fork of this process: {_line(error)}"
     compiled = bench.backend.compile(bench.model.fn, dynamic=False)
     grads = []
     for fn, device in ((compiled, bench.backend.device), (bench.model.fn, "cpu")):

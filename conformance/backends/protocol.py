@@ -97,6 +97,10 @@ class ObservingBackend(Backend, Protocol):
         """Whether this exception is a clear refusal rather than a bug."""
         ...
 
+    def generated(self) -> dict[str, str]:
+        """Name -> text of each program that was generated since `reset`, for `conformance explain`."""
+        ...
+
     def environment(self) -> dict[str, str]:
         """Environment variables to set before torch is imported in the child, e.g. single-threaded compile."""
         ...
