@@ -103,7 +103,8 @@ class Sample:
     """One call to check. Everything is on the CPU and reproducible from the case, the index and the seed.
 
     The judged call is `fn(*args, **kwargs)`; it returns a pytree of tensors and plain values. In the backward direction
-    the engine itself sets requires_grad on the floating and complex inputs named by `differentiable`, and calls autograd.
+    the engine itself sets requires_grad on the floating and complex inputs that `differentiable` names and calls
+    autograd.
     """
 
     index: int
