@@ -30,7 +30,7 @@ class SpyreScheduling(upstream.SIMDScheduling):  # type: ignore[misc, name-defin
         return upstream.OrderedSet(getattr(feature, name) for name in names if hasattr(feature, name))
 
     @classmethod
-    def get_tiling_and_scores(cls, node_schedule: Any, numel: Any, reduction_numel: Any = 1, *args: Any) -> Any:
+    def get_tiling_and_scores(cls, node_schedule: Any, numel: Any, reduction_numel: Any = 1, *_: Any, **__: Any) -> Any:
         # one flat pointwise and one flat reduction range: the axes are found from the splits in use
         return cls.create_tiling([numel], [reduction_numel]), None
 

@@ -31,9 +31,10 @@ from spyre_backend.program.ir import (
     mnemonic,
 )
 from spyre_backend.program.opcodes import Distribution, StoreMode
-from spyre_backend.program.traffic import Traffic, iteration_space, traffic
+from spyre_backend.program.traffic import Traffic, iteration_space, products, traffic
 from spyre_backend.simulator import elementwise, memory, philox, reductions
 from spyre_backend.simulator.indexing import Number, evaluate_index
+from spyre_backend.simulator.timing import launch_seconds
 from spyre_backend.simulator.types import constant, torch_dtype
 
 Tensor = torch.Tensor
@@ -70,6 +71,12 @@ class BoundProgram:
     def traffic(self) -> Traffic:
         """Bytes moved by one launch."""
         return traffic(self.program, self.symbols)
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """Simulated time of one launch."""
+        work = sum(product.multiply_accumulates for product in products(self.program, self.symbols))
+        return launch_seconds(self.traffic, work)
 
     # ---- one binder per instruction class --------------------------------------------------------------------------
 

@@ -76,6 +76,20 @@ FEATURES: dict[str, tuple[Callable, tuple]] = {
     "pooling": (lambda x: (F.max_pool2d(x, 3, 2), F.avg_pool2d(x, 2, 1, 1)), (randn(1, 2, 7, 8),)),
     "adaptive_pooling": (lambda x: F.adaptive_avg_pool2d(x, (3, 4)), (randn(1, 2, 7, 9),)),
     "cdist": (lambda x, y: torch.cdist(x, y, 1.5), (randn(4, 3), randn(5, 3))),
+    "pdist": (lambda x: F.pdist(x, 3.0), (randn(5, 4),)),
+    "bilinear": (lambda x, y, w: F.bilinear(x, y, w), (randn(5, 3), randn(5, 4), randn(2, 3, 4))),
+    "index_reduce": (
+        lambda x, i, v: x.index_reduce(0, i, v, "amin", include_self=False),
+        (randn(5, 3), ints(5, 7), randn(7, 3)),
+    ),
+    "histogram": (lambda x: torch.histc(x, 7, -1.0, 1.5), (randn(200),)),
+    "nonzero_static": (lambda x: torch.nonzero_static(x, size=6, fill_value=-3), (ints(2, 3, 4),)),
+    "large_pooling": (
+        lambda x: F.avg_pool2d(x, 6, 3, 2, ceil_mode=True, count_include_pad=False),
+        (randn(1, 2, 13, 11),),
+    ),
+    "antialiased": (lambda x: F.interpolate(x, (4, 9), mode="bicubic", antialias=True), (randn(1, 2, 11, 7),)),
+    "mean_of_nothing": (lambda x: torch.var_mean(x, 1), (randn(3, 0),)),
     "attention": (
         lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v,
         (randn(2, 3, 5, 4), randn(2, 3, 6, 4), randn(2, 3, 6, 4)),
@@ -188,6 +202,29 @@ def test_random_numbers_follow_the_seed_of_the_device(on_device) -> None:
     assert ran.extern == {}
 
 
+DRAWS: dict[str, tuple[Callable, float, float]] = {
+    # in place: what, its mean, its standard deviation
+    "uniform": (lambda x: x.uniform_(-1, 3), 1.0, 4 / 12**0.5),
+    "normal": (lambda x: x.normal_(2, 0.5), 2.0, 0.5),
+    "exponential": (lambda x: x.exponential_(2.0), 0.5, 0.5),
+    "geometric": (lambda x: x.geometric_(0.25), 4.0, 12**0.5),
+    "log_normal": (lambda x: x.log_normal_(0.0, 0.25), 1.0317, 0.262),
+    "bernoulli": (lambda x: x.bernoulli_(0.3), 0.3, 0.21**0.5),
+    "multinomial": (lambda x: torch.multinomial(x.new_tensor([1.0, 3.0]), 6000, True).float(), 0.75, 0.1875**0.5),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_are_native_and_have_their_moments(name: str, on_device) -> None:
+    fn, mean, deviation = DRAWS[name]
+    torch.manual_seed(11)
+    ran = on_device.compile(fn)(torch.zeros(6000).to("spyre"))
+    drawn = ran.result.cpu()
+    assert ran.extern == {}
+    assert abs(drawn.mean() - mean) < 5 * deviation / 6000**0.5
+    assert abs(drawn.std() / deviation - 1) < 0.1
+
+
 def _gradients(fn: Callable, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     wanted = [arg for arg in args if arg.requires_grad]
     return torch.autograd.grad(fn(*args).square().sum(), wanted)
@@ -208,6 +245,13 @@ BACKWARD: dict[str, tuple[Callable, tuple]] = {
     "max": (lambda x: x.max(1).values, (randn(5, 6),)),
     "pooling": (lambda x: F.avg_pool2d(x, 2, 1, 1) + F.max_pool2d(x, 2, 1, 1), (randn(1, 2, 5, 6),)),
     "cdist": (lambda x, y: torch.cdist(x, y), (randn(4, 3), randn(5, 3))),
+    "adaptive_pooling": (
+        lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_max_pool2d(x, (3, 4)),
+        (randn(1, 2, 7, 9),),
+    ),
+    "replication_pad": (lambda x: F.pad(x, (1, 2, 0, 3), mode="replicate"), (randn(1, 2, 5, 6),)),
+    "masked_scatter": (lambda x, v: x.masked_scatter(x > 0, v), (randn(4, 5), randn(30))),
+    "attention": (F.scaled_dot_product_attention, (randn(2, 3, 5, 4), randn(2, 3, 6, 4), randn(2, 3, 6, 4))),
 }
 
 

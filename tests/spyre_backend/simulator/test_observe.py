@@ -1,9 +1,13 @@
 """Counting: launches, opcodes and bytes inside a block, nested blocks, and nothing outside."""
 
+import pytest
 import torch
 
+from spyre_backend.device import clock
 from spyre_backend.program.opcodes import Elementwise
+from spyre_backend.program.traffic import Traffic
 from spyre_backend.simulator import observe
+from spyre_backend.simulator.timing import launch_seconds
 from tests.spyre_backend.simulator.build import elementwise
 
 
@@ -21,3 +25,18 @@ def test_an_observer_sees_the_launches_of_its_block_only() -> None:
     assert {name for name, _ in outer.programs} == {"add", "exp"}
     assert (inner.bytes_loaded, inner.bytes_stored) == (80, 80)
     assert (outer.bytes_loaded, outer.bytes_stored) == (160, 120)
+
+
+def test_the_clock_of_the_device_advances_by_what_a_launch_moves() -> None:
+    host = torch.ones(1000)
+    device = host.to("spyre")
+    start = clock.now()
+    elementwise(Elementwise.ADD, [host, host], torch.float32)
+    assert clock.now() == start
+    elementwise(Elementwise.ADD, [device, device], torch.float32)
+    assert clock.now() - start == pytest.approx(launch_seconds(Traffic(8000, 4000), 0), rel=1e-3)
+
+
+def test_the_slower_of_memory_and_products_decides() -> None:
+    assert launch_seconds(Traffic(100, 50), 0) == launch_seconds(Traffic(100, 50), 1)
+    assert launch_seconds(Traffic(100, 50), 10**15) == 10**15 / (1140e9 * 32)
