@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,9 @@ def run(suite: str, backend: str, tier: str, workers: str, further: Sequence[str
     place = directory(suite)
     own, run_dir = run_options(backend, tier, further)
     command = [sys.executable, "-m", "pytest", str(place), "-p", "no:cacheprovider", "-n", workers, *own, *further]
-    status = subprocess.run(command, check=False).returncode
+    # A session of its own, also where it is started from within another one.
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    status = subprocess.run(command, env=environment, check=False).returncode
     if status == USAGE:
         return MISTAKE
     try:
