@@ -17,6 +17,7 @@ from conformance.commands import runs
 from conformance.commands.mistakes import MISTAKE, Mistake
 from conformance.report.table import Format
 
+WORKER = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_TESTRUNUID")  # how pytest-xdist tells a worker that it is one
 USAGE = 4  # pytest's exit status for a mistake on its command line
 
 
@@ -27,7 +28,7 @@ def run(suite: str, backend: str, tier: str, workers: str, further: Sequence[str
     own, run_dir = run_options(backend, tier, further)
     command = [sys.executable, "-m", "pytest", str(place), "-p", "no:cacheprovider", "-n", workers, *own, *further]
     # A session of its own, also where it is started from within another one.
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(WORKER)}
     status = subprocess.run(command, env=environment, check=False).returncode
     if status == USAGE:
         return MISTAKE
