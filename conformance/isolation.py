@@ -33,6 +33,7 @@ from conformance.records import Record
 
 START_LIMIT = 900.0  # seconds for a zygote to import everything; a backend's first use may compile C++
 WARM_UP_LIMIT = 180.0
+START_ATTEMPTS = 3  # zygotes that may die one after another without running anything
 STACK_LIMIT = 2.0  # seconds that a hung runner gets to write its stacks
 POLL = 0.2  # seconds between looks at the clock and at the memory of a runner that says nothing
 DEFAULT_TIME_LIMIT = 120.0
@@ -275,10 +276,15 @@ class Supervisor:
         """
         records: list[Record] = []
         progress = Progress(suite, case, skip)
+        failed = 0
         while not progress.done:
             try:
                 runner = self._ready_runner()
+                failed = 0
             except _ZygoteDied as death:
+                failed += 1
+                if failed == START_ATTEMPTS:
+                    raise CannotStart(f"no process can be forked: the zygote {death}", self._output.tail()) from None
                 self._output.note(f"the zygote {death}; a new one is started")
                 self._restart()
                 continue

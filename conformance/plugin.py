@@ -110,7 +110,7 @@ def _settings_of(config: pytest.Config) -> Settings:
 
 def _is_in_charge(config: pytest.Config) -> bool:
     """Whether this process is the one that was started by the user, not a worker of pytest-xdist."""
-    return not hasattr(config, "workerinput") and "PYTEST_XDIST_WORKER" not in os.environ
+    return not hasattr(config, "workerinput")
 
 
 def _run_dir_of(config: pytest.Config) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conformance import isolation
 from conformance.cases import Case, Direction, Options, ShapeMode
 from conformance.child import Plan
 from conformance.isolation import CannotStart, Limits, Supervisor
@@ -20,7 +21,7 @@ from conformance.records import Record
 
 FAKES = Path(__file__).parent / "fakes" / "suites.py"
 TORTURE = f"{FAKES}:Torture"
-LIMITS = Limits(seconds=1.5, memory=300 << 20)
+LIMITS = Limits(seconds=1.5, memory=128 << 20)
 
 
 class Log:
@@ -182,6 +183,26 @@ def test_one_runner_serves_many_cases(tmp_path):
         assert supervisor.forks == 1
 
 
+def test_a_runner_is_replaced_now_and_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolation, "RECYCLE_CASES", 3)
+    with Supervisor(plan(), Options(), log=tmp_path / "log", limits=LIMITS) as supervisor:
+        supervisor.cases(TORTURE)
+        for n in range(7):
+            assert len(supervisor.run_case(TORTURE, case(f"innocent_{n}"), Log())) == 5
+        assert supervisor.forks == 3
+
+
+@pytest.mark.parametrize("backend", ["CrashesInReset", "RaisesInReset", "HangsInReset"])
+def test_what_happens_between_cases_costs_no_sample(tmp_path, backend):
+    with Supervisor(plan(backend), Options(), log=tmp_path / "log", limits=LIMITS) as supervisor:
+        supervisor.cases(TORTURE)
+        for _ in range(2):
+            records, log = run(supervisor, "segfault")
+            assert [record.outcome for record in records] == [Outcome.PASS, Outcome.CRASH, Outcome.PASS]
+            assert log.done == {str(case("do_segfault")): 3}
+        assert supervisor.forks == 4
+
+
 def family(supervisor: Supervisor) -> list[psutil.Process]:
     zygote = psutil.Process(supervisor.start().pid)
     return [zygote, *zygote.children(recursive=True)]
@@ -235,6 +256,12 @@ def test_nothing_survives_a_supervisor_that_is_killed(tmp_path):
 def list_and_run(supervisor: Supervisor) -> None:
     supervisor.cases(TORTURE)
     run(supervisor, "fine")
+
+
+def test_a_machine_that_cannot_fork_is_one_clear_error(tmp_path):
+    supervisor = Supervisor(plan("CannotFork"), Options(), log=tmp_path / "log", limits=LIMITS)
+    with supervisor, pytest.raises(CannotStart, match="no process can be forked: the zygote exited with status 1"):
+        list_and_run(supervisor)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,29 @@ class Threaded(FakeBackend):
         threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
 
 
+class CannotFork(FakeBackend):
+    def setup(self):
+        def fork():
+            raise BlockingIOError("Resource temporarily unavailable")
+
+        os.fork = fork
+
+
+class CrashesInReset(FakeBackend):
+    def reset(self):
+        ctypes.string_at(0)
+
+
+class RaisesInReset(FakeBackend):
+    def reset(self):
+        raise RuntimeError("cannot forget")
+
+
+class HangsInReset(FakeBackend):
+    def reset(self):
+        time.sleep(1000)
+
+
 class FakeSuite:
     """`subjects` maps a subject to what its samples do: names of functions below."""
 
