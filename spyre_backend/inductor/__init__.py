@@ -31,12 +31,15 @@ def __getattr__(name: str) -> Any:
 def register() -> None:
     """Make Inductor know the device: scheduling, wrapper, cache key, device code and lowerings. Idempotent."""
     from spyre_backend import upstream
+    from spyre_backend.device.module import register_dynamo_interface
     from spyre_backend.inductor.device_ops import SpyreDeviceOps
     from spyre_backend.inductor.graph_pass import SpyreGraphPass
     from spyre_backend.inductor.lowerings import install
     from spyre_backend.inductor.scheduling import SpyreScheduling
     from spyre_backend.inductor.wrapper import SpyreCppWrapper, SpyrePythonWrapper
 
+    # lowering asks it for the properties of the device
+    register_dynamo_interface()
     upstream.register_backend_for_device(
         DEVICE, SpyreScheduling, SpyrePythonWrapper, SpyreCppWrapper, device_custom_pass=SpyreGraphPass(DEVICE)
     )

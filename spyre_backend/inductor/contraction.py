@@ -74,23 +74,6 @@ def addmm(
     return _scaled_sum(bias, matmul(a, b, out_dtype), alpha, beta)
 
 
-def addbmm(bias: Any, a: Any, b: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
-    """`beta·bias + alpha·Σ over the batch of (a @ b)`."""
-    a.realize()
-    b.realize()
-    batch, m, k = a.get_size()
-    load_a, load_b = a.make_loader(), b.make_loader()
-    product = contract(
-        a,
-        a.get_dtype(),
-        [m, b.get_size()[-1]],
-        [batch, k],
-        lambda index, reduced: load_a([reduced[0], index[0], reduced[1]]),
-        lambda index, reduced: load_b([*reduced, index[1]]),
-    )
-    return _scaled_sum(bias, product, alpha, beta)
-
-
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 

@@ -163,6 +163,14 @@ def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
     return rows, columns
 
 
+@adds_to(RULES, aten.addbmm.default)
+def _addbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    # the sum over the batch is part of the contraction
+    product = a.transpose(0, 1).reshape(a.shape[1], -1) @ b.reshape(-1, b.shape[2])
+    product = product * alpha if alpha != 1 else product
+    return product if beta == 0 else product + (x * beta if beta != 1 else x)
+
+
 @adds_to(RULES, aten._trilinear.default)
 def _trilinear(
     i1: Tensor,

@@ -22,7 +22,6 @@ _OURS: dict[Any, Lowering] = {
     aten.bmm: contraction.matmul,
     aten.addmm: contraction.addmm,
     aten.baddbmm: contraction.addmm,
-    aten.addbmm: contraction.addbmm,
     aten._int_mm: contraction.int_matmul,
     aten.convolution: contraction.convolution,
     aten.convolution_backward: contraction.convolution_backward,
@@ -39,31 +38,27 @@ _SORTING = (aten.sort, aten.topk, aten.kthvalue, aten.mode)
 
 
 def install(device: str) -> None:
-    """Dispatch the operators of this module, for tensors on `device`."""
+    """Dispatch the operators of this module, for tensors on `device`. Adds no operator that upstream does not lower."""
     table = upstream.lowerings
     for packet, ours in _OURS.items():
         for key in _keys(packet):
-            table[key] = _dispatcher(device, ours, table.get(key), key)
-            _free_layout(device, key)
+            if key in table:
+                table[key] = _dispatcher(device, ours, table[key])
+                _free_layout(device, key)
     for packet in _SORTING:
         for key in _keys(packet):
             if key in table:
-                table[key] = _dispatcher(device, _sorting(table[key]), table[key], key)
+                table[key] = _dispatcher(device, _sorting(table[key]), table[key])
 
 
 def _keys(packet: Any) -> Iterable[Any]:
     return (packet, *(getattr(packet, name) for name in packet.overloads() if "out" not in name))
 
 
-def _dispatcher(device: str, ours: Lowering, theirs: Lowering | None, key: Any) -> Lowering:
-    @functools.wraps(theirs or ours)
+def _dispatcher(device: str, ours: Lowering, theirs: Lowering) -> Lowering:
+    @functools.wraps(theirs)
     def lower(*args: Any, **kwargs: Any) -> Any:
-        if _on_device(device, args):
-            return ours(*args, **kwargs)
-        if theirs is None:
-            # upstream has none either: say so as it would, instead of hiding behind this dispatcher
-            return upstream.lowering.fallback_handler(key, add_to_fallback_set=False)(*args, **kwargs)
-        return theirs(*args, **kwargs)
+        return ours(*args, **kwargs) if _on_device(device, args) else theirs(*args, **kwargs)
 
     return lower
 

@@ -65,6 +65,10 @@ FEATURES: dict[str, tuple[Callable, tuple]] = {
         (randn(5, 6), randn(6, 7), randn(7)),
     ),
     "bmm": (lambda a, b: torch.baddbmm(a[:, :, :1], a, b.transpose(1, 2)), (randn(3, 4, 5), randn(3, 6, 5))),
+    "addbmm": (
+        lambda c, a, b: torch.addbmm(c, a, b, alpha=2, beta=3),
+        (randn(4, 6), randn(3, 4, 5), randn(3, 5, 6)),
+    ),
     "matmul_empty": (lambda a, b: a @ b, (randn(5, 0), randn(0, 7))),
     "conv2d": (lambda x, w, b: F.conv2d(x, w, b, 2, 1), (randn(2, 4, 7, 8), randn(6, 4, 3, 2), randn(6))),
     "conv_groups": (lambda x, w: F.conv2d(x, w, None, 1, 2, 2, groups=2), (randn(1, 4, 7, 8), randn(6, 2, 3, 3))),
