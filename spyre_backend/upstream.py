@@ -211,4 +211,10 @@ def current_output_size() -> list[Any]:
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in value.shape]
 
 
+def guarded_ints(sizes: Any) -> list[int]:
+    """Sizes as plain integers; the compiled graph then serves these values only."""
+    sizevars = _upstream("V").graph.sizevars
+    return [size if isinstance(size, int) else sizevars.guard_int(size) for size in sizes]
+
+
 # ---- end: inductor -------------------------------------------------------------------------------------------------

@@ -81,8 +81,9 @@ class _Geometry:
     """Strides, paddings and dilations of a convolution, one per spatial dimension."""
 
     def __init__(self, dims: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> None:
+        # as upstream does: a convolution is compiled for its parameters, and for the size of its kernel
         self.stride, self.padding, self.dilation = (
-            list(values) * dims if len(values) == 1 else list(values) for values in (stride, padding, dilation)
+            upstream.guarded_ints(values) * (dims if len(values) == 1 else 1) for values in (stride, padding, dilation)
         )
 
     def source(self, position: Index, tap: Index) -> list[Any]:
@@ -213,6 +214,8 @@ def convolution(
     x.realize()
     weight.realize()
     geometry = _Geometry(dims, stride, padding, dilation)
+    (groups,) = upstream.guarded_ints([groups])
+    upstream.guarded_ints(weight.get_size())
     # the sizes as the graph spells them, which upstream compares with those of its neighbours
     spatial = upstream.current_output_size()[-dims:]
     if transposed:
@@ -246,6 +249,8 @@ def convolution_backward(
     for operand in (grad, x, weight):
         operand.realize()
     geometry = _Geometry(dims, stride, padding, dilation)
+    (groups,) = upstream.guarded_ints([groups])
+    upstream.guarded_ints(weight.get_size())
     spatial = x.get_size()[2:]
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:

@@ -19,6 +19,7 @@ _E = Elementwise
 _SAME = {
     "add": _E.ADD, "sub": _E.SUB, "mul": _E.MUL, "mul_rn": _E.MUL, "neg": _E.NEG, "abs": _E.ABS, "sign": _E.SIGN,
     "square": _E.SQUARE, "relu": _E.RELU, "minimum": _E.MINIMUM, "maximum": _E.MAXIMUM, "pow": _E.POW,
+    "fmaximum": _E.FMAX,
     "floordiv": _E.FLOORDIV, "truncdiv": _E.TRUNCDIV, "mod": _E.FMOD, "fmod": _E.FMOD, "remainder": _E.REMAINDER,
     "floor": _E.FLOOR, "ceil": _E.CEIL, "trunc": _E.TRUNC, "round": _E.ROUND,
     "and_": _E.BITWISE_AND, "or_": _E.BITWISE_OR, "xor": _E.BITWISE_XOR,

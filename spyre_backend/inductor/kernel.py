@@ -52,6 +52,7 @@ _REDUCTIONS = {
     "prod": Reduction.PROD,
     "min": Reduction.MIN,
     "max": Reduction.MAX,
+    "fmax": Reduction.FMAX,
     "any": Reduction.ANY,
     "xor_sum": Reduction.XOR_SUM,
     "argmin": Reduction.ARGMIN,

@@ -50,6 +50,7 @@ class Elementwise(enum.Enum):
     RECIPROCAL = ("reciprocal", 1, _T.FLOAT)
     MINIMUM = ("minimum", 2, _T.SAME)
     MAXIMUM = ("maximum", 2, _T.SAME)
+    FMAX = ("fmax", 2, _T.SAME)
     COPYSIGN = ("copysign", 2, _T.FLOAT)
     HYPOT = ("hypot", 2, _T.FLOAT)
     NEXTAFTER = ("nextafter", 2, _T.FLOAT)
@@ -176,6 +177,8 @@ class Reduction(enum.Enum):
     PROD = "prod"
     MIN = "min"
     MAX = "max"
+    # like max, but a NaN only counts where there is nothing else
+    FMAX = "fmax"
     ANY = "any"
     XOR_SUM = "xor_sum"
     ARGMIN = "argmin"

@@ -131,6 +131,7 @@ _FUNCTIONS: dict[Elementwise, Callable[..., Tensor]] = {
     _E.RECIPROCAL: torch.reciprocal,
     _E.MINIMUM: torch.minimum,
     _E.MAXIMUM: torch.maximum,
+    _E.FMAX: torch.fmax,
     _E.COPYSIGN: torch.copysign,
     _E.HYPOT: torch.hypot,
     _E.NEXTAFTER: torch.nextafter,

@@ -39,6 +39,15 @@ def _extremum(function: Callable[..., Tensor], largest: bool) -> Callable[..., t
     return apply
 
 
+def _fmax(args: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    (value,) = args
+    if not value.dtype.is_floating_point or value.shape[-1] == 0:
+        return _extremum(torch.amax, largest=True)(args, dtype)
+    missing = torch.isnan(value)
+    largest = torch.amax(value.masked_fill(missing, float("-inf")), -1)
+    return (largest.masked_fill(missing.all(-1), float("nan")),)
+
+
 def _least(dtype: torch.dtype) -> float | int | bool:
     if dtype == torch.bool:
         return False
@@ -100,6 +109,7 @@ _REDUCTIONS: dict[Reduction, Callable[[tuple[Tensor, ...], torch.dtype], tuple[T
     Reduction.PROD: _prod,
     Reduction.MIN: _extremum(torch.amin, largest=False),
     Reduction.MAX: _extremum(torch.amax, largest=True),
+    Reduction.FMAX: _fmax,
     Reduction.ANY: lambda args, dtype: (torch.any(args[0], -1),),
     Reduction.XOR_SUM: _xor_sum,
     Reduction.ARGMIN: _arg_extremum(torch.argmin, torch.amin),

@@ -26,7 +26,7 @@ UNARY = {
 PREDICATES = {E.ISNAN: torch.isnan, E.ISINF: torch.isinf, E.SIGNBIT: torch.signbit}
 BINARY = {
     E.ADD: torch.add, E.SUB: torch.sub, E.MUL: torch.mul, E.TRUEDIV: torch.true_divide, E.MINIMUM: torch.minimum,
-    E.MAXIMUM: torch.maximum, E.REMAINDER: torch.remainder, E.FMOD: torch.fmod, E.POW: torch.pow,
+    E.MAXIMUM: torch.maximum, E.FMAX: torch.fmax, E.REMAINDER: torch.remainder, E.FMOD: torch.fmod, E.POW: torch.pow,
     E.ATAN2: torch.atan2, E.COPYSIGN: torch.copysign,
 }  # fmt: skip
 COMPARE = {E.EQ: torch.eq, E.NE: torch.ne, E.LT: torch.lt, E.LE: torch.le, E.GT: torch.gt, E.GE: torch.ge}

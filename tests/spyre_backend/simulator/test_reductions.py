@@ -51,6 +51,11 @@ def test_a_reduction_of_floats(kind: Reduction, reference: object) -> None:
     torch.testing.assert_close(_reduced(ROWS, kind), reference(ROWS), rtol=0, atol=0, equal_nan=True)
 
 
+def test_fmax_lets_nan_count_only_where_there_is_nothing_else() -> None:
+    source = torch.tensor([[NAN, 2.0, -2.0], [NAN, NAN, NAN], [1.0, -1.0, 0.0]])
+    torch.testing.assert_close(_reduced(source, Reduction.FMAX), torch.tensor([2.0, NAN, 1.0]), equal_nan=True)
+
+
 def test_argmin_and_argmax_take_the_first_of_equals_and_prefer_nan() -> None:
     assert _reduced(ROWS, Reduction.ARGMAX, torch.int64).tolist() == [0, 0, 3]
     assert _reduced(ROWS, Reduction.ARGMIN, torch.int64).tolist() == [1, 0, 2]
