@@ -188,7 +188,7 @@ def _trilinear(
             operand = operand.unsqueeze(dim)
         operands.append(operand)
     product = operands[0] * operands[1] * operands[2]
-    return product.sum(list(sumdim)) if sumdim else product
+    return product.sum(list(sumdim), dtype=product.dtype) if sumdim else product
 
 
 # ---- positions -------------------------------------------------------------------------------------------------------
