@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import selectors
+import select
 import signal
 import time
 from pathlib import Path
@@ -24,6 +24,8 @@ class Runner:
         self.channel = channel
         self.base_rss = base_rss
         self.pidfd = os.pidfd_open(pid)
+        self._alive = select.poll()
+        self._alive.register(self.pidfd, select.POLLIN)
         self.ready = False  # between cases: it has cleaned up after the last one
         self.cases = 0
         self.samples = 0  # run in this process
@@ -36,7 +38,7 @@ class Runner:
             return 0
 
     def has_ended(self) -> bool:
-        return self.channel.closed or bool(_readable(self.pidfd))
+        return self.channel.closed or bool(self._alive.poll(0))
 
     def close(self) -> None:
         self.channel.close()
@@ -149,9 +151,3 @@ def kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-
-
-def _readable(fd: int) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        return bool(selector.select(0))
