@@ -269,17 +269,17 @@ def test_a_run_cut_short_is_resumed(place, how, workers):
     out, _ = running.communicate(timeout=60)
     assert not psutil.wait_procs(family, timeout=10)[1], "everything ends with the process that was cut short"
     before = store.read_log(run)
-    assert 2 <= len(before.records) < 48
+    assert 2 <= len(before.records) < 36
     assert workers or len(before.in_flight) == 1  # workers end the case that they are in
     if how is signal.SIGINT:
         assert running.returncode == pytest.ExitCode.INTERRUPTED
         assert "incomplete; go on with --resume" in out
     assert not store.read_manifest(run).complete
-    for _ in range(2):  # the second time there is nothing left to run
+    for _ in range(1 if workers else 2):  # the second time there is nothing left to run
         done = made.run("--resume", str(run), *workers, backend=None)
         assert done.returncode == 0, done.stdout
-        assert "16 passed" in done.stdout
-        assert len(store.read(run)) == 48
+        assert "12 passed" in done.stdout
+        assert len(store.read(run)) == 36
         assert store.read_manifest(run).complete
     lines = [line for log in run.glob("worker-*.jsonl") for line in log.read_text().splitlines()]
     starts = Counter(line.split('"sample":"')[1].split('"')[0] for line in lines if '"event":"start"' in line)

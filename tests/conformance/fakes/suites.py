@@ -312,7 +312,7 @@ class Slow(FakeSuite):
 class Slower(FakeSuite):
     """More cases than workers are given at once."""
 
-    subjects: ClassVar = {f"slow_{n}": ("slow",) * 3 for n in range(16)}
+    subjects: ClassVar = {f"slow_{n}": ("slow",) * 3 for n in range(12)}
 
 
 class Mixed(FakeSuite):
