@@ -110,6 +110,9 @@ def run_sample(
     clock = time.perf_counter()
     reference, refused = _reference(case, sample)
     record.reference_s = time.perf_counter() - clock
+    if refused is not None and refused.cause is None:
+        record.outcome, record.reason = Outcome.SKIPPED, refused.reason
+        return record
     _reset(backend)
     begin = getattr(backend, "begin", None)
     if begin is not None:
@@ -138,11 +141,11 @@ def run_sample(
     record.backend_cpu_s = meter.cpu
     tell(Stage.COMPARE)
     clock = time.perf_counter()
-    if reference is None:
-        _judge_refusal(record, refused, failure, backend)
+    if refused is not None and refused.cause is not None:
+        _judge_refusal(record, refused.cause, failure, backend)
     elif failure is not None:
         _fail_by_exception(record, failure, backend)
-    elif result is not None:
+    elif result is not None and reference is not None:
         verdict = judge(case, sample, reference, result, registry.capabilities(backend))
         _apply(record, verdict)
         if verdict.ok:
@@ -212,17 +215,8 @@ def _traceback(failure: BaseException) -> str:
     return "\n".join(lines[-TRACEBACK_LINES:])
 
 
-def _judge_refusal(
-    record: Record, refused: ReferenceUnavailable | None, failure: Exception | None, backend: Backend
-) -> None:
-    """Eager on the CPU gives no answer. Where it raises, the backend must raise too, of the same class underneath."""
-    cause = refused.cause if refused is not None else None
-    if cause is None:
-        record.outcome, record.stage = Outcome.ERROR, Stage.REFERENCE
-        record.owner = Owner.UNDETERMINED
-        record.message = f"no reference: {refused.reason if refused is not None else ''}"
-        record.fingerprint = fingerprints.of_error("NoReference", record.message, op=record.subject, stage=record.stage)
-        return
+def _judge_refusal(record: Record, cause: BaseException, failure: Exception | None, backend: Backend) -> None:
+    """Eager on the CPU raises `cause`: the backend must raise too, of the same class underneath."""
     expected = type(cause).__name__
     if isinstance(cause, MemoryError) or memory.is_exhausted(str(cause)):  # no answer, and no sign that there is none
         record.outcome, record.stage, record.owner = Outcome.OOM, Stage.REFERENCE, Owner.UNDETERMINED

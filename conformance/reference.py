@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.calls import SEED, CallResult, Leaf, invoke, prepare
+from conformance import trees
+from conformance.calls import SEED, CallResult, Leaf, invoke, prepare, to_host
 from conformance.cases import Case, NumericalClass, Sample
 from conformance.numerics import NumberFormat, round_to
 
@@ -383,6 +384,8 @@ def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Refer
         raise ReferenceUnavailable(f"eager CPU raised {type(error).__name__}: {text}", error) from error
     if case.direction == "bwd" and not any(isinstance(g.value, Tensor) for g in first.gradients):
         raise ReferenceUnavailable("nothing to differentiate: no input got a gradient on the CPU")
+    if not first.outputs and not _changed(first, args, kwargs):
+        raise ReferenceUnavailable("nothing to compare: the call returns no value and changes no input")
     made = Reference(case, sample, tuple(args), dict(kwargs), first)
     if sample.numerics is NumericalClass.PROPERTY:
         return made  # random or uninitialised: what two runs have in common is for the check to say
@@ -393,11 +396,18 @@ def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Refer
     return made
 
 
+def _changed(result: CallResult, args: Sequence[Any], kwargs: Any) -> bool:
+    """Whether the call wrote to one of its tensor inputs."""
+    before = [leaf for _, leaf in trees.flatten((tuple(args), dict(kwargs)), "") if isinstance(leaf, Tensor)]
+    after = [leaf.value for leaf in result.inputs]
+    return len(before) != len(after) or not all(map(bits_equal, (to_host(t)[0] for t in before), after))
+
+
 def make_reference(case: Case, sample: Sample) -> Reference:
     """The reference of a sample and of each of its replays.
 
-    Raises `ReferenceUnavailable` if the sample fails on the CPU in eager mode; its `cause` is that exception, which
-    the `errors` lane compares with the backend's.
+    Raises `ReferenceUnavailable` if the sample fails on the CPU in eager mode; its `cause` is that exception, which is
+    compared with the backend's. Without a cause, the sample leaves nothing to compare, and the reason says why.
     """
     made = _same(case, sample, sample.args, sample.kwargs)
     made.replays = tuple(_same(case, sample, args, kwargs) for args, kwargs in sample.replays)

@@ -143,7 +143,8 @@ def _update(update: Callable[[bytes], None], tensor: torch.Tensor) -> None:
             _update(update, part)
         return
     update(struct.pack(f"{tensor.dim()}q", *tensor.stride()))
-    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # A clone: `contiguous()` keeps the stride of a dimension of size 1, which `view(dtype)` does not take.
+    flat = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
     update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
 
 

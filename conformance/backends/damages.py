@@ -80,7 +80,9 @@ def same_bits(left: Any, right: Any) -> bool:
         return type(left) is type(right) and bool(left == right)
     if left.shape != right.shape or left.dtype != right.dtype or not (is_plain(left) and is_plain(right)):
         return left is right
-    as_bytes = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (left, right)]
+    # Clones: `contiguous()` keeps the stride of a dimension of size 1, which `view(dtype)` does not take.
+    compact = [t.detach().clone(memory_format=torch.contiguous_format) for t in (left, right)]
+    as_bytes = [t.reshape(-1).view(torch.uint8) for t in compact]
     return torch.equal(*as_bytes)
 
 

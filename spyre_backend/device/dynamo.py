@@ -67,9 +67,7 @@ def make_interface() -> type:
 
         @staticmethod
         def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-            module.set_stream(
-                module.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
-            )
+            module.set_stream(module.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
         @staticmethod
         def get_raw_stream(device_idx: int) -> int:

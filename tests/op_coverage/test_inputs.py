@@ -46,6 +46,7 @@ def test_digests_tell_callables_and_numbers_of_calls_apart():
         torch.randn(4, 4).to_sparse_bsc((2, 2)),
         torch.nested.nested_tensor([torch.randn(2), torch.randn(3)]),
         torch.randn(3).expand(2, 3),
+        torch.arange(2.0)[::2],  # one element, stride 2
     ],
     ids=lambda t: f"{t.dtype}-{t.layout}",
 )

@@ -168,8 +168,12 @@ def test_processes_that_start_together_build_once(tmp_path: Path, counting_compi
 def test_the_lock_of_a_killed_builder_is_free(tmp_path: Path) -> None:
     lock = tmp_path / "key.lock"
     holder = subprocess.Popen(
-        [sys.executable, "-c", f"import fcntl, time; f = open({str(lock)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
-         "print('held', flush=True); time.sleep(60)"],
+        [
+            sys.executable,
+            "-c",
+            f"import fcntl, time; f = open({str(lock)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
+            "print('held', flush=True); time.sleep(60)",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )

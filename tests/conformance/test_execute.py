@@ -1,0 +1,164 @@
+"""One sample, one record: every way in which a compiled callable can end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance import execute
+from conformance.backends.eager import EagerBackend
+from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
+from conformance.outcomes import Outcome, Stage, Support
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+class Compiler(EagerBackend):
+    """Eager, with what a compiler may do wrong put in its place."""
+
+    control = True  # the ladder has tests of its own
+
+    def __init__(self, compiled=None):
+        super().__init__()
+        self.compiled = compiled
+
+    def compile(self, fn, *, dynamic, fullgraph=False):
+        return self.compiled or fn
+
+    def reset(self):
+        torch.compiler.reset()
+
+
+def case_of(direction=Direction.FORWARD):
+    return Case("op", "probe", "float32", ShapeMode.STATIC, direction)
+
+
+def sample_of(fn, *args, **fields):
+    return Sample(0, fn, args, {}, NumericalClass.ELEMENTWISE, "digest", "probe", **fields)
+
+
+def run(fn, compiled=None, *args, direction=Direction.FORWARD, budgets=None):
+    extra = {} if budgets is None else {"budgets": budgets}
+    sample = sample_of(fn, *(args or (X,)))
+    return execute.run_sample(Compiler(compiled), case_of(direction), sample, suite="ops", seed=3, **extra)
+
+
+def raises(error):
+    def call(*args):
+        raise error
+
+    return call
+
+
+def lazily_wrong(x):
+    return x.exp() + 1e-2
+
+
+@pytest.mark.parametrize(
+    ("compiled", "outcome", "stage", "fingerprint"),
+    [
+        (None, Outcome.PASS, None, ""),
+        (lazily_wrong, Outcome.WRONG, Stage.COMPARE, "wrong:values"),
+        (lambda x: x.exp().double(), Outcome.WRONG, Stage.COMPARE, "wrong:"),
+        (lambda x: x.exp().t(), Outcome.WRONG, Stage.COMPARE, "wrong:"),
+        (lambda x: x.exp_(), Outcome.WRONG, Stage.COMPARE, "wrong:"),
+        (raises(NotImplementedError("no exp here")), Outcome.UNSUPPORTED, Stage.RUN, "NotImplementedError:no exp here"),
+        (raises(ValueError("broken")), Outcome.ERROR, Stage.RUN, "ValueError:broken"),
+        (raises(MemoryError()), Outcome.OOM, Stage.RUN, "MemoryError"),
+        (raises(RuntimeError("DefaultCPUAllocator: can't allocate memory")), Outcome.OOM, Stage.RUN, "RuntimeError"),
+    ],
+)
+def test_how_a_call_ends(compiled, outcome, stage, fingerprint):
+    record = run(torch.exp, compiled)
+    assert (record.outcome, record.stage) == (outcome, stage)
+    assert record.fingerprint.startswith(fingerprint)
+    assert bool(record.message) == (outcome is not Outcome.PASS)
+    assert record.sample == "op:probe:float32:static:fwd:samples#0"
+    assert record.seed == 3
+    assert record.cpu_s is not None
+    assert record.backend_cpu_s is not None
+
+
+def test_a_failure_keeps_the_end_of_its_traceback():
+    record = run(torch.exp, raises(ValueError("broken")))
+    assert record.traceback.splitlines()[-1] == "ValueError: broken"
+    assert len(record.traceback.splitlines()) <= execute.TRACEBACK_LINES
+
+
+@pytest.mark.parametrize(
+    ("compiled", "outcome"),
+    [
+        (None, Outcome.PASS),  # raises likewise
+        (raises(IndexError("other text, same class")), Outcome.PASS),
+        (raises(KeyError("x")), Outcome.ERROR),
+        (lambda x: x, Outcome.WRONG),
+    ],
+)
+def test_where_eager_raises_the_backend_must_raise_the_same(compiled, outcome):
+    record = run(lambda x: x[5], compiled)
+    assert record.outcome is outcome
+    assert (record.compared == 1) == (outcome is Outcome.PASS)
+
+
+@pytest.mark.parametrize(
+    ("fn", "direction", "reason"),
+    [
+        (lambda x: x.detach(), Direction.BACKWARD, "nothing to differentiate"),
+        (lambda x: (), Direction.FORWARD, "nothing to compare"),
+    ],
+)
+def test_what_leaves_nothing_to_compare_is_skipped_with_a_reason(fn, direction, reason):
+    record = run(fn, direction=direction)
+    assert record.outcome is Outcome.SKIPPED
+    assert record.reason.startswith(reason)
+
+
+def test_a_call_that_only_writes_to_its_input_is_judged():
+    def write(x):
+        x.add_(1)
+        return ()
+
+    assert run(write).outcome is Outcome.PASS
+    assert run(write, lambda x: ()).outcome is Outcome.WRONG
+
+
+def test_the_gradient_is_judged():
+    class WrongGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    assert run(torch.exp, direction=Direction.BACKWARD).outcome is Outcome.PASS
+    record = run(torch.exp, WrongGradient.apply, direction=Direction.BACKWARD)
+    assert record.outcome is Outcome.WRONG
+    assert ".grad" in record.message
+
+
+def breaking(x):
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+@pytest.mark.parametrize(("allowed", "outcome"), [(None, Outcome.PASS), (1, Outcome.PASS), (0, Outcome.BUDGET)])
+def test_graph_breaks_have_a_budget(allowed, outcome):
+    compiled = torch.compile(breaking, backend="eager")
+    record = run(breaking, compiled, budgets=execute.Budgets(graph_breaks=allowed))
+    assert record.outcome is outcome
+    assert sum(item.count for item in record.breaks) == 1
+    assert record.graphs == 2
+
+
+def test_stages_are_told_in_order_before_they_begin():
+    told = []
+    execute.run_sample(Compiler(), case_of(), sample_of(torch.exp, X), suite="ops", on_stage=told.append)
+    assert told == [Stage.REFERENCE, Stage.CAPTURE, Stage.RUN, Stage.COMPARE]
+
+
+def test_what_is_wrong_has_the_support_wrong():
+    assert run(torch.exp, lazily_wrong).support is Support.WRONG
+    assert run(torch.exp, raises(NotImplementedError("no"))).support is Support.UNSUPPORTED
