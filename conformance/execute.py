@@ -156,7 +156,7 @@ def run_sample(
     record.judge_s = time.perf_counter() - clock
     record.cpu_s = time.process_time() - cpu
     if seen.notes:
-        record.reason = "; ".join(filter(None, [record.reason, *(f"{k}: {v}" for k, v in seen.notes.items())]))
+        record.reason = "; ".join(filter(None, [record.reason, *(f"{k}: {v}" for k, v in seen.notes.items() if v)]))
     if record.outcome in FAILED and reference is not None and not getattr(backend, "control", False):
         _climb(record, case, sample, reference, backend, failure)
     return record
