@@ -35,6 +35,8 @@ _OURS: dict[Any, Lowering] = {
 
 # lowered by upstream through its own sort, which it does for large dimensions only where it is told to
 _SORTING = (aten.sort, aten.topk, aten.kthvalue, aten.mode)
+# of these, what upstream returns as slices of the sorted tensors, where ATen allocates contiguous results
+_SLICED = (aten.topk, aten.kthvalue)
 
 
 def install(device: str) -> None:
@@ -48,7 +50,8 @@ def install(device: str) -> None:
     for packet in _SORTING:
         for key in _keys(packet):
             if key in table:
-                table[key] = _dispatcher(device, _sorting(table[key]), table[key])
+                ours = _contiguous(table[key]) if packet in _SLICED else table[key]
+                table[key] = _dispatcher(device, _sorting(ours), table[key])
 
 
 def _keys(packet: Any) -> Iterable[Any]:
@@ -90,5 +93,14 @@ def _sorting(theirs: Lowering) -> Lowering:
     def lower(*args: Any, **kwargs: Any) -> Any:
         with upstream.sorts_of_any_size():
             return theirs(*args, **kwargs)
+
+    return lower
+
+
+def _contiguous(theirs: Lowering) -> Lowering:
+    clone = upstream.lowerings[aten.clone.default]
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        return tuple(clone(result, memory_format=torch.contiguous_format) for result in theirs(*args, **kwargs))
 
     return lower

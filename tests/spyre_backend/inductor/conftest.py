@@ -64,7 +64,7 @@ class OnDevice:
         ran = self.compile(fn, dynamic=dynamic)(*device)
         expected = fn(*host)
         assert all(v.device.type == "spyre" for v in tree_leaves(ran.result) if isinstance(v, torch.Tensor))
-        close = functools.partial(torch.testing.assert_close, equal_nan=True, **tolerance)
+        close = functools.partial(torch.testing.assert_close, equal_nan=True, check_stride=True, **tolerance)
         close(to_host(ran.result), expected)
         close(to_host(device), to_host(host))
         return ran
