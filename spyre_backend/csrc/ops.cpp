@@ -405,6 +405,17 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return at::native::_local_scalar_dense_cpu(as_cpu(self));
 }
 
+// Filling memory is the work of a transfer engine, not of a kernel: any device does it itself.
+at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
+  as_cpu(self).fill_(value);
+  return self;
+}
+
+at::Tensor& zero(at::Tensor& self) {
+  as_cpu(self).zero_();
+  return self;
+}
+
 // ---- storage and metadata ----
 
 void check_empty_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
@@ -566,6 +577,8 @@ void register_native(torch::Library& m) {
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+  m.impl("fill_.Scalar", TORCH_FN(fill));
+  m.impl("zero_", TORCH_FN(zero));
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
   m.impl("native_dropout", TORCH_FN(native_dropout));

@@ -187,6 +187,20 @@ def test_fallbacks_are_counted_by_overload_and_views_are_not() -> None:
     assert spyre_backend.fallback_counts() == {}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+def test_the_device_fills_its_own_memory(dtype: torch.dtype) -> None:
+    x = torch.ones(3, 4, dtype=dtype, device="spyre")
+    version = x._version
+    with spyre_backend.count_fallbacks() as counts:
+        x[:, 1:3].fill_(0)
+        x[2].zero_()
+        made = torch.full((2,), True, dtype=dtype, device="spyre"), torch.zeros(2, dtype=dtype, device="spyre")
+    assert counts == {}
+    assert x._version > version
+    assert x.cpu().tolist() == [[1, 0, 0, 1], [1, 0, 0, 1], [0, 0, 0, 0]]
+    assert [t.cpu().tolist() for t in made] == [[1, 1], [0, 0]]
+
+
 def test_a_fallback_warns_once_for_each_operator() -> None:
     x = torch.ones(4, device="spyre")
     spyre_backend.reset_fallback_counts(warnings=True)
