@@ -233,8 +233,8 @@ def _move_value(path: str, leaf: Any, device: torch.device, convert: Converter |
         return torch.Generator(device).manual_seed(leaf.initial_seed())
     if isinstance(leaf, torch.device) and leaf.type == "cpu":
         return device
-    if path.endswith("['device']") and leaf == "cpu":
-        return str(device)
+    if isinstance(leaf, str) and leaf == "cpu" and (path.endswith("['device']") or not path.endswith("']")):
+        return str(device)  # a device by name, as keyword or by position
     return leaf if convert is None else convert(leaf)
 
 
@@ -245,9 +245,11 @@ def prepare(
     direction: Direction | str,
     device: str | torch.device = "cpu",
     differentiable: Sequence[int] | None = None,
+    on_cpu: Sequence[int] = (),
     convert: Converter | None = None,
 ) -> Prepared:
-    """Fresh copies of the inputs on `device`; the inputs themselves are never touched.
+    """Fresh copies of the inputs on `device`, but for those at the positions `on_cpu` among all tensor inputs; the
+    inputs themselves are never touched.
 
     In the backward direction the floating and complex tensors named by `differentiable` (positions among all tensor
     inputs) require gradients; with `None`, those that come so, and if none does, all of them. A CPU device among the
@@ -256,14 +258,15 @@ def prepare(
     direction, target = Direction(direction), torch.device(device)
     leaves = [*trees.flatten(tuple(args), "args"), *trees.flatten(dict(kwargs), "kwargs")]
     found = [(path, leaf) for path, leaf in leaves if isinstance(leaf, Tensor)]
-    copier = _Copier([t for _, t in found], target, convert)
+    copier = _Copier([t for i, (_, t) in enumerate(found) if i not in on_cpu], target, convert)
+    at_home = _Copier([t for i, (_, t) in enumerate(found) if i in on_cpu], torch.device("cpu"), convert)
     tensors: list[Tensor] = []
     bases: list[Tensor | None] = []
 
     def move(path: str, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return _move_value(path, leaf, target, convert)
-        made, base = copier.copy(leaf)
+        made, base = (at_home if len(tensors) in on_cpu else copier).copy(leaf)
         tensors.append(made)
         bases.append(base)
         return made
@@ -424,7 +427,8 @@ def run_sample(
     values are the overwritten ones and the judge sees it.
     """
     calls = [(sample.args, sample.kwargs), *sample.replays]
-    ready = [prepare(a, k, direction=direction, device=device, differentiable=sample.differentiable) for a, k in calls]
+    inputs = {"differentiable": sample.differentiable, "on_cpu": sample.on_cpu}
+    ready = [prepare(a, k, direction=direction, device=device, **inputs) for a, k in calls]
     results = []
     for i, prepared in enumerate(ready):
         given = cotangents[i] if cotangents is not None and i < len(cotangents) else None

@@ -115,6 +115,7 @@ class Sample:
     digest: str  # hash of fn's identity and all inputs: two runs with equal digests checked the same thing
     source: str  # Python expression for the callable in a repro script, e.g. "torch.nn.functional.softmax"
     differentiable: tuple[int, ...] | None = None  # positions among flattened tensor inputs; None: as they come
+    on_cpu: tuple[int, ...] = ()  # positions among flattened tensor inputs that the callable wants on the CPU always
     replays: tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...] = ()  # further calls of the same compiled callable
     exact_fn: Callable[..., Any] | None = None  # fn with dtype-dependent defaults resolved, for the float64 run
     check: Callable[..., str | None] | None = None  # property class: (inputs, output, reference) -> complaint or None

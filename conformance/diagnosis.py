@@ -41,7 +41,7 @@ def setting_of(backend: Backend, case: Case, sample: Sample) -> Setting:
     for args, kwargs in pairs:
         prepared = calls.prepare(args, kwargs, direction=case.direction, differentiable=sample.differentiable)
         wanted.append(prepared.wrt)
-    source = literals.Source(pairs, wanted)
+    source = literals.Source(pairs, wanted, sample.on_cpu)
     return Setting(
         sample=case.sample_id(sample.index),
         backend=backend.name,

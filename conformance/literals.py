@@ -31,8 +31,11 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 class Source:
     """Statements that make the tensors, and one expression for each call. The code uses the name `device`."""
 
-    def __init__(self, calls: Iterable[Call], differentiable: Iterable[Sequence[int]] = ()) -> None:
-        """`differentiable`: for each call the positions, among its tensors, of those that require gradients."""
+    def __init__(
+        self, calls: Iterable[Call], differentiable: Iterable[Sequence[int]] = (), on_cpu: Sequence[int] = ()
+    ) -> None:
+        """`differentiable`: for each call the positions, among its tensors, of those that require gradients. `on_cpu`:
+        in every call the positions of those that are not on the device."""
         self.statements: list[str] = []
         self._names: dict[int, str] = {}  # id of a tensor -> its variable
         self._bases: dict[int, tuple[str, torch.dtype]] = {}  # address of shared memory -> its variable
@@ -48,15 +51,15 @@ class Source:
         for number, (args, kwargs) in enumerate(calls):
             positions = set(wanted[number]) if number < len(wanted) else set()
             for position, t in enumerate(_tensors((args, kwargs))):
-                self._name(t, position in positions)
+                self._name(t, position in positions, position in on_cpu)
             items = ", ".join(f"{key!r}: {self._value(item, key)}" for key, item in kwargs.items())
             self.calls.append(f"({self._value(args)}, {{{items}}})")
 
-    def _name(self, t: Tensor, differentiable: bool) -> None:
+    def _name(self, t: Tensor, differentiable: bool, on_cpu: bool) -> None:
         if id(t) in self._names:
             return
         name = f"t{len(self._names)}"
-        source = self._tensor(t)
+        source = self._tensor(t) + (".cpu()" if on_cpu else "")
         if isinstance(t, torch.nn.Parameter):
             source = f"torch.nn.Parameter({source}, requires_grad={differentiable or t.requires_grad})"
         elif differentiable or t.requires_grad:
@@ -126,7 +129,7 @@ class Source:
             return "torch.device(device)" if value.type == "cpu" else repr(value)
         if isinstance(value, torch.Generator):
             return f"torch.Generator(device).manual_seed({value.initial_seed()})"
-        if key == "device" and value == "cpu":
+        if isinstance(value, str) and value == "cpu" and key in ("device", ""):  # a device by name
             return "device"
         return plain(value)
 

@@ -94,7 +94,9 @@ def _stays_on_cpu(reference: Reference, path: str) -> bool:
     Found out with inputs on the meta device: what is on the CPU then is meant to be.
     """
     try:
-        prepared = prepare(reference.args, reference.kwargs, direction="fwd", device="meta")
+        prepared = prepare(
+            reference.args, reference.kwargs, direction="fwd", device="meta", on_cpu=reference.sample.on_cpu
+        )
         output = reference.sample.fn(*prepared.args, **prepared.kwargs)
     except Exception:  # the op has no meta kernel: no such evidence
         return False

@@ -25,6 +25,9 @@ DTYPES = ("float16", "float32", "bfloat16", "int64", "int32", "bool")
 _LOOK_AHEAD = 8
 """How many samples of an op are looked at for one that other sizes fit, where a tier runs only one."""
 
+ON_CPU: Mapping[str, tuple[int, ...]] = {"tensor_split": (1,)}
+"""Positions, among an op's tensors, of those that PyTorch demands on the CPU on every device."""
+
 LANES = ("samples", "sizes", "views", "special")
 """OpInfo's own samples, and the lanes of `lanes.py`, which only the ops that take any shape have."""
 
@@ -275,6 +278,7 @@ def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:
         digest=inputs.digest(f"{case.subject}\0{source}", [(sample.args, sample.kwargs), *replays]),
         source=source,
         differentiable=sample.differentiable if backward else None,
+        on_cpu=ON_CPU.get(case.subject, ()),
         replays=tuple(replays),
         exact_fn=defaults.resolved(kind.resolve, fn, _dtype(case.dtype)) if kind.resolve else None,
         check=functools.partial(properties.CHECKS[str(kind.check)], kind.subject) if checked else None,

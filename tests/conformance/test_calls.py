@@ -83,6 +83,14 @@ def test_sharing_between_dtypes_is_kept():
     assert prepared.tensors[1].dtype is torch.int32
 
 
+def test_what_the_callable_wants_on_the_cpu_stays_there():
+    x, index = torch.ones(3), torch.tensor(2)
+    prepared = prepare((x, [index]), {"y": x}, device="meta", direction="fwd", on_cpu=(1,))
+    assert [t.device.type for t in prepared.tensors] == ["meta", "cpu", "meta"]
+    assert prepared.args[1][0] is not index
+    assert prepared.args[0] is prepared.kwargs["y"]
+
+
 def test_values_that_are_no_tensors_are_kept_and_devices_follow():
     generator = torch.Generator().manual_seed(3)
     args = (3, "same", None, torch.float16, torch.Size([2]))
@@ -91,6 +99,7 @@ def test_values_that_are_no_tensors_are_kept_and_devices_follow():
     )
     assert prepared.args == args
     assert prepared.kwargs == {"device": "meta", "where": torch.device("meta"), "name": "cpu"}
+    assert prepare((3, "cpu", ["cpu"]), {}, device="meta", direction="fwd").args == (3, "meta", ["meta"])
     on_cpu = prepare((generator,), {}, direction="fwd").args[0]
     assert on_cpu is not generator
     assert torch.equal(on_cpu.get_state(), generator.get_state())

@@ -165,6 +165,15 @@ def test_a_device_becomes_the_one_of_the_script() -> None:
     assert source.calls == ["((torch.device(device),), {'device': device, 'mode': 'cpu'})"]
 
 
+def test_a_device_by_position_becomes_the_one_of_the_script() -> None:
+    assert literals.Source([(("cpu", 3), {})]).calls == ["((device, 3,), {})"]
+
+
+def test_what_stays_on_the_cpu_is_made_there() -> None:
+    source = literals.Source([((torch.ones(2), torch.tensor(1)), {})], on_cpu=(1,))
+    assert [statement.endswith(".cpu()") for statement in source.statements] == [False, True]
+
+
 def test_a_generator_keeps_its_seed() -> None:
     args, _ = round_trip(torch.Generator().manual_seed(7))
     assert args[0].initial_seed() == 7

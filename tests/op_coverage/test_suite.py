@@ -12,7 +12,7 @@ import torch
 
 from conformance.cases import Case, Direction, Options, ShapeMode, Tier
 from op_coverage import suite as module
-from op_coverage import upstream
+from op_coverage import inputs, upstream
 from op_coverage.suite import DTYPES, OpSuite
 
 SUITE = OpSuite()
@@ -221,6 +221,17 @@ def test_gradients_of_factorisations_are_taken_of_what_is_unique():
     sample = first("op:linalg.eigh:float32:static:bwd:samples")
     vectors = sample.fn(*sample.args, **sample.kwargs)[1]
     assert bool((vectors >= 0).all())
+
+
+@pytest.mark.parametrize("subject", module.ON_CPU)
+def test_what_stays_on_the_cpu_is_there_in_the_samples(subject):
+    case, _ = Case.parse(f"op:{subject}:float32:static:fwd:samples")
+    given = [
+        (sample, inputs.tensors(sample.args, sample.kwargs))
+        for sample in SUITE.samples(case, Options(tier=Tier.NIGHTLY))
+    ]
+    assert any(len(tensors) > max(sample.on_cpu) for sample, tensors in given)
+    assert all(not t.is_floating_point() for sample, tensors in given for t in tensors[min(sample.on_cpu) :])
 
 
 def test_tensors_that_share_memory_still_do():
