@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from conformance.cases import Case, Direction, Options, ShapeMode, Tier
-from op_coverage import suite as module
 from op_coverage import inputs, upstream
+from op_coverage import suite as module
 from op_coverage.suite import DTYPES, OpSuite
 
 SUITE = OpSuite()
