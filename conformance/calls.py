@@ -427,8 +427,10 @@ def run_sample(
     values are the overwritten ones and the judge sees it.
     """
     calls = [(sample.args, sample.kwargs), *sample.replays]
-    inputs = {"differentiable": sample.differentiable, "on_cpu": sample.on_cpu}
-    ready = [prepare(a, k, direction=direction, device=device, **inputs) for a, k in calls]
+    ready = [
+        prepare(a, k, direction=direction, device=device, differentiable=sample.differentiable, on_cpu=sample.on_cpu)
+        for a, k in calls
+    ]
     results = []
     for i, prepared in enumerate(ready):
         given = cotangents[i] if cotangents is not None and i < len(cotangents) else None

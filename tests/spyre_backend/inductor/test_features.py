@@ -40,7 +40,7 @@ FEATURES: dict[str, tuple[Callable, tuple]] = {
         lambda x: (x.median(1).values, x.nanmedian(1).values),
         (torch.tensor([[3.0, 1, 2], [1, float("nan"), 0]]),),
     ),
-    "topk": (lambda x: (*x.topk(3, dim=0), *x.kthvalue(2, dim=1)), (randn(9, 4, 20),)),
+    "order_statistics": (lambda x: (*x.topk(3, dim=0), *x.kthvalue(2, dim=1)), (randn(9, 4, 20),)),
     "gather": (lambda x, i: x.gather(1, i), (randn(5, 6), ints(6, 5, 3))),
     "embedding": (lambda w, i: F.embedding(i, w), (randn(11, 4), ints(11, 2, 5))),
     "index": (lambda x, i: x[i, :-1], (randn(5, 6), ints(5, 8) - 5)),
