@@ -322,6 +322,7 @@ class Runner:
         self.must_set_up = not _fork_safe(zygote.plan, zygote.backend)
         self.channel = channel
         self.pid = os.getpid()
+        self.memory_limit = 0  # bytes that a sample may map; 0: any
         self.traces = os.dup(2)
 
     def prepare(self, memory_limit: int) -> None:
@@ -329,9 +330,7 @@ class Runner:
         _die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if memory_limit:
-            soft = _data_size() + memory_limit
-            resource.setrlimit(resource.RLIMIT_DATA, (soft, soft))
+        self.memory_limit = memory_limit
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of crashes must not fill the disk
 
     def serve(self) -> None:
@@ -397,7 +396,16 @@ class Runner:
 
     def _begin_build(self, request: wire.RunCase) -> None:
         self._watch(request.time_limit)
+        self._limit_memory()
         self.on_stage(Stage.BUILD)
+
+    def _limit_memory(self) -> None:
+        """Anew for each sample: what earlier ones left mapped (thread stacks, arenas) is not this one's doing."""
+        if self.memory_limit:
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            soft = _data_size() + self.memory_limit
+            limit = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
     def _run_sample(self, request: wire.RunCase, suite: Any, sample: Any) -> Record:
         self.on_stage(Stage.REFERENCE)

@@ -94,6 +94,7 @@ SURVIVED = {
     "keyboard_interrupt": Outcome.ERROR,
     "huge_output": Outcome.PASS,
     "fork_and_return": Outcome.PASS,
+    "map_and_leave": Outcome.PASS,
     "fine": Outcome.PASS,
 }
 
@@ -190,6 +191,14 @@ def test_a_runner_is_replaced_now_and_then(tmp_path, monkeypatch):
         for n in range(7):
             assert len(supervisor.run_case(TORTURE, case(f"innocent_{n}"), Log())) == 5
         assert supervisor.forks == 3
+
+
+def test_the_memory_that_samples_leave_behind_does_not_count_against_later_ones(tmp_path):
+    suite = f"{FAKES}:Leaky"
+    with Supervisor(plan(), Options(), log=tmp_path / "log", limits=LIMITS) as supervisor:
+        supervisor.cases(suite)
+        records = supervisor.run_case(suite, case("leaky"), Log())
+    assert [record.outcome for record in records] == [*[Outcome.PASS] * 5, Outcome.OOM, Outcome.PASS]
 
 
 @pytest.mark.parametrize("backend", ["CrashesInReset", "RaisesInReset", "HangsInReset"])

@@ -122,7 +122,7 @@ OTHERS = {
     "skipped": Outcome.SKIPPED,
     "recurse": None,  # a stack overflow or a hang, depending on the size of the stack
 }
-HARMLESS = ("fine", "slow", "huge_output", "fork_and_return", "build_fine")
+HARMLESS = ("fine", "slow", "huge_output", "fork_and_return", "map_and_leave", "build_fine")
 
 
 @pytest.fixture(scope="module", params=[(), ("-n", "2")], ids=["one process", "two workers"])

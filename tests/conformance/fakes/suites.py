@@ -181,6 +181,16 @@ def _eat_private_memory():
         hoard.append(b"x" * 2**24)
 
 
+LEFT_MAPPED = []
+
+
+def _map_and_leave():
+    """As the stacks and arenas of threads that a compiler starts and never ends."""
+    import mmap
+
+    LEFT_MAPPED.append(mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
 def _eat_shared_memory():
     import mmap
 
@@ -273,6 +283,7 @@ DEEDS = {
     "hang_in_c_with_signals_blocked": _hang_in_c_with_signals_blocked,
     "stop": _stop,
     "eat_private_memory": _eat_private_memory,
+    "map_and_leave": _map_and_leave,
     "eat_shared_memory": _eat_shared_memory,
     "bad_alloc": _bad_alloc,
     "c10_allocation": _c10_allocation,
@@ -296,6 +307,10 @@ class Torture(FakeSuite):
     subjects = {f"do_{deed}": ("fine", deed, "fine") for deed in DEEDS} | {
         f"innocent_{n}": ("fine",) * 5 for n in range(20)
     }
+
+
+class Leaky(FakeSuite):
+    subjects: ClassVar = {"leaky": ("map_and_leave",) * 5 + ("eat_private_memory", "fine")}
 
 
 class Broken(FakeSuite):
