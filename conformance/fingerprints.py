@@ -43,6 +43,9 @@ _CONTEXT = re.compile(r"^\s*Developer debug context: (.+)$", re.MULTILINE)
 _ONLY_A_PLACE = re.compile(r"\s*Exception from \S+:\d+:\s*")  # how OpenVINO begins its messages
 _TRACEBACK = re.compile(r"\s*Traceback \(most recent call last\):")
 
+_ADVICE = "Set TORCHDYNAMO_VERBOSE="
+"""How Dynamo begins what it appends to the messages of others."""
+
 GENERIC = frozenset(
     {
         "list index out of range",
@@ -186,7 +189,7 @@ def unwrap(error: str, message: str) -> tuple[str, str]:
 
 def normalise(message: str) -> str:
     """The part of a message that names the cause, without what differs between machines, runs and samples."""
-    text = _telling_line(message)
+    text = _telling_line(message.partition(_ADVICE)[0])
     for _ in range(12):  # one replacement may expose another; a few rounds reach the end
         before = text
         text = _collapse_dumps(text)

@@ -84,6 +84,12 @@ CASES = [
         "NotImplementedError:no int64 sort@lower:sort",
     ),
     (
+        "BackendCompilerFailed",
+        "backend='_relax_backend' raised:\nAssertionError: " + VERBOSE,  # a bare assert: nothing is said
+        Stage.LOWER,
+        "AssertionError:@lower:sort",
+    ),
+    (
         "TorchRuntimeError",
         FAKE,
         Stage.CAPTURE,
