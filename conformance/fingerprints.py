@@ -43,6 +43,7 @@ _CONTEXT = re.compile(r"^\s*Developer debug context: (.+)$", re.MULTILINE)
 _ONLY_A_PLACE = re.compile(r"\s*Exception from \S+:\d+:\s*")  # how OpenVINO begins its messages
 _TRACEBACK = re.compile(r"\s*Traceback \(most recent call last\):")
 
+_POINTING = re.compile(r"\bsee (?:the )?(?:diagnostics|log|output|stderr)\b", re.IGNORECASE)
 _ADVICE = "Set TORCHDYNAMO_VERBOSE="
 """How Dynamo begins what it appends to the messages of others."""
 
@@ -187,6 +188,13 @@ def unwrap(error: str, message: str) -> tuple[str, str]:
     return error, message
 
 
+def with_diagnostic(message: str, output: str) -> str:
+    """The message of an error, with the first error that a compiler printed where it only points there."""
+    pointing, advice, rest = message.partition(_ADVICE)
+    printed = _DIAGNOSTIC.search(output) if _POINTING.search(pointing) else None
+    return f"{pointing.rstrip()}\n{printed[0]}\n\n{advice}{rest}".rstrip() if printed else message
+
+
 def normalise(message: str) -> str:
     """The part of a message that names the cause, without what differs between machines, runs and samples."""
     text = _telling_line(message.partition(_ADVICE)[0])
@@ -213,7 +221,7 @@ def _telling_line(message: str) -> str:
     tail = "\n".join(rest)
     diagnostic = _DIAGNOSTIC.search(tail)
     if diagnostic:
-        return f"{first}: {diagnostic[1]}"
+        return f"{first.rstrip('. ')}: {diagnostic[1]}"
     context = _CONTEXT.search(message)
     return f"{first} ({context[1].strip()})" if context and context[1].strip() else first
 

@@ -29,6 +29,7 @@ class Runner:
         self.ready = False  # between cases: it has cleaned up after the last one
         self.cases = 0
         self.samples = 0  # run in this process
+        self.spent = False  # what failed in it may have left it damaged: nothing more is run there
 
     def rss(self) -> int:
         try:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from conformance import deaths, wire
+from conformance import deaths, fingerprints, wire
 from conformance.cases import Case, Options
 from conformance.child import STAGE_BYTES, STAGES, Plan, environment, interpreter_arguments
 from conformance.deaths import Death, Killed
@@ -69,6 +69,12 @@ class Writer(Protocol):
 
 class _ZygoteDied(Exception):
     pass
+
+
+def _may_leave_damage(record: Record) -> bool:
+    """Whether the process is not to be trusted after this sample: a device on which a launch failed may refuse all that
+    follow, and an allocator that ran dry may have left anything half done. A fork costs less than a false alarm."""
+    return record.outcome is Outcome.OOM or (record.outcome is Outcome.ERROR and record.stage is Stage.RUN)
 
 
 class Supervisor:
@@ -293,6 +299,9 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 runner.channel.send(request)
             killed, detail = self._follow(runner, progress, writer, records)
+            if runner.spent:
+                self._drop_runner()
+                continue
             if progress.done:
                 runner.cases += 1
                 break
@@ -381,8 +390,12 @@ class Supervisor:
                             runner.channel.send(wire.Go())
                     case wire.Recorded():
                         record = msgspec.msgpack.decode(message.record, type=Record)
+                        self._quote_output(record)
                         self._finish(record, progress, writer, records)
                         runner.samples += 1
+                        if _may_leave_damage(record):
+                            runner.spent = True
+                            return None, ""
                         deadline = time.monotonic() + self.limits.seconds
                     case wire.CaseDone():
                         # One that ended early could not rebuild what it had built before.
@@ -405,6 +418,15 @@ class Supervisor:
                 kill_group(runner.pid)
                 return Killed.TIMEOUT, ""
             self._pump(min(POLL, deadline - now))
+
+    def _quote_output(self, record: Record) -> None:
+        """Add a compiler's own words to an error that only says that they were printed."""
+        if record.outcome in (Outcome.ERROR, Outcome.UNSUPPORTED) and record.stage is not None:
+            message = fingerprints.with_diagnostic(record.message, self._output.tail())
+            if message != record.message:
+                error, _, text = message.partition(": ")
+                record.message = message
+                record.fingerprint = fingerprints.of_error(error, text, op=record.subject, stage=record.stage)
 
     def _finish(self, record: Record, progress: Progress, writer: Writer, records: list[Record]) -> None:
         if not progress.started:

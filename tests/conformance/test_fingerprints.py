@@ -241,6 +241,24 @@ def raise_nothing() -> None:
     raise AssertionError
 
 
+@pytest.mark.parametrize(
+    ("message", "output", "added"),
+    [
+        (
+            "RuntimeError: failed. See diagnostics." + VERBOSE,
+            "noise\na.mlir:1:2: error: no op\n",
+            "a.mlir:1:2: error: no op",
+        ),
+        ("RuntimeError: see the log", "x\n", ""),
+        ("RuntimeError: no such op" + VERBOSE, "a.mlir:1:2: error: no op\n", ""),
+    ],
+)
+def test_what_a_compiler_printed_is_added_to_messages_that_point_there(message: str, output: str, added: str) -> None:
+    seen = fingerprints.with_diagnostic(message, output)
+    assert (added in seen) if added else seen == message
+    assert ("diagnostics: no op" in fingerprints.of_error("RuntimeError", seen, op="a", stage=None)) == bool(added)
+
+
 def test_an_error_that_says_nothing_is_given_its_function() -> None:
     with pytest.raises(AssertionError) as caught:
         raise_nothing()

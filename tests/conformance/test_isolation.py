@@ -95,6 +95,9 @@ SURVIVED = {
     "huge_output": Outcome.PASS,
     "fork_and_return": Outcome.PASS,
     "map_and_leave": Outcome.PASS,
+    "poison": Outcome.ERROR,
+    "suffer": Outcome.PASS,
+    "point_to_output": Outcome.ERROR,
     "fine": Outcome.PASS,
 }
 
@@ -191,6 +194,25 @@ def test_a_runner_is_replaced_now_and_then(tmp_path, monkeypatch):
         for n in range(7):
             assert len(supervisor.run_case(TORTURE, case(f"innocent_{n}"), Log())) == 5
         assert supervisor.forks == 3
+
+
+def test_an_error_while_running_does_not_spoil_what_follows(tmp_path):
+    suite = f"{FAKES}:Poisoned"
+    with Supervisor(plan(), Options(), log=tmp_path / "log", limits=LIMITS) as supervisor:
+        supervisor.cases(suite)
+        log = Log()
+        first = supervisor.run_case(suite, case("first"), log)
+        second = supervisor.run_case(suite, case("second"), log)
+    assert [record.outcome for record in first] == [Outcome.PASS, Outcome.ERROR, Outcome.PASS, Outcome.ERROR]
+    assert [record.outcome for record in second] == [Outcome.PASS]
+    assert log.done == {str(case("first")): 4, str(case("second")): 1}
+
+
+def test_a_message_that_points_to_the_output_is_given_what_was_printed_there(supervisor):
+    records, _ = run(supervisor, "point_to_output")
+    assert "error: failed to legalize operation 'torch.aten.take'" in records[1].message
+    said = "RuntimeError:JIT compilation failed. See diagnostics: failed to legalize operation 'torch.aten.take'"
+    assert records[1].fingerprint == f"{said}@run:do_point_to_output"
 
 
 def test_the_memory_that_samples_leave_behind_does_not_count_against_later_ones(tmp_path):

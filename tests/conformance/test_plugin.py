@@ -114,6 +114,8 @@ OTHERS = {
     "eat_private_memory": Outcome.OOM,
     "c10_allocation": Outcome.OOM,
     "raises": Outcome.ERROR,
+    "poison": Outcome.ERROR,
+    "point_to_output": Outcome.ERROR,
     "sys_exit": Outcome.ERROR,
     "keyboard_interrupt": Outcome.ERROR,
     "build_raises": Outcome.ERROR,
@@ -122,7 +124,7 @@ OTHERS = {
     "skipped": Outcome.SKIPPED,
     "recurse": None,  # a stack overflow or a hang, depending on the size of the stack
 }
-HARMLESS = ("fine", "slow", "huge_output", "fork_and_return", "map_and_leave", "build_fine")
+HARMLESS = ("fine", "slow", "huge_output", "fork_and_return", "map_and_leave", "suffer", "build_fine")
 
 
 @pytest.fixture(scope="module", params=[(), ("-n", "2")], ids=["one process", "two workers"])

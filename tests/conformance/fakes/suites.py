@@ -191,6 +191,25 @@ def _map_and_leave():
     LEFT_MAPPED.append(mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
+POISONED = []
+
+
+def _poison():
+    """As a launch that fails and leaves the device unusable."""
+    POISONED.append(True)
+    raise RuntimeError("launch failed")
+
+
+def _suffer():
+    if POISONED:
+        raise RuntimeError("semaphore already signalled")
+
+
+def _point_to_output():
+    os.write(2, b"compiling\nsource.mlir:3:10: error: failed to legalize operation 'torch.aten.take'\n")
+    raise RuntimeError("JIT compilation failed. See diagnostics.")
+
+
 def _eat_shared_memory():
     import mmap
 
@@ -283,6 +302,9 @@ DEEDS = {
     "hang_in_c_with_signals_blocked": _hang_in_c_with_signals_blocked,
     "stop": _stop,
     "eat_private_memory": _eat_private_memory,
+    "poison": _poison,
+    "suffer": _suffer,
+    "point_to_output": _point_to_output,
     "map_and_leave": _map_and_leave,
     "eat_shared_memory": _eat_shared_memory,
     "bad_alloc": _bad_alloc,
@@ -307,6 +329,10 @@ class Torture(FakeSuite):
     subjects = {f"do_{deed}": ("fine", deed, "fine") for deed in DEEDS} | {
         f"innocent_{n}": ("fine",) * 5 for n in range(20)
     }
+
+
+class Poisoned(FakeSuite):
+    subjects: ClassVar = {"first": ("fine", "poison", "suffer", "poison"), "second": ("suffer",)}
 
 
 class Leaky(FakeSuite):
