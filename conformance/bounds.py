@@ -24,7 +24,7 @@ from conformance.numerics import (
     format_of,
     ulp,
 )
-from conformance.reference import Reference, rms
+from conformance.reference import DEVIATIONS, DRAWS, Reference, rms
 
 QUICK_ULPS = 2.0  # a result this near is right in every class that has no limit of its own
 ELEMENTWISE_ULPS = 4.0  # PyTorch's own vectorised elementary functions (SLEEF) err by up to 1 ulp, GPU ones by up to 4
@@ -122,6 +122,11 @@ class Subject:
         """Whether the device may see other inputs than the CPU, because it cannot hold them as they are."""
         return self.index is not None and (self.input_formats.coarser or self.input_formats.flushes)
 
+    @property
+    def short(self) -> bool:
+        """Whether the case's dtype has 16 bits or fewer, so that kernels keep what lies between in a wider one."""
+        return self.input_formats.dtype.precision <= format_named("fp16").precision
+
 
 def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Tensor]:
     """Allowed |error| by element: bounds of growing width and cost, the last of which is that of the class.
@@ -148,21 +153,32 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
             yield sums
             yield sums + CONTRACTION_LOSS * loss.clamp(min=pooled)
             return
-    short = subject.input_formats.dtype.precision <= format_named("fp16").precision
-    sensitivity, losses = (SHORT_SENSITIVITY, SHORT_LOSS) if short else (SENSITIVITY, LOSS)
+    sensitivity, losses = (SHORT_SENSITIVITY, SHORT_LOSS) if subject.short else (SENSITIVITY, LOSS)
     units = (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
     yield losses * loss + units
     moved = None
     if subject.index is not None:
         moved = reference.sensitivity(subject.input_formats.device)[subject.index]
     general = rms(moved.double()) if moved is not None else None
-    if not short:
+    if not subject.short:
         units = units + subject.formats.device.eps * scale_of(subject.target)
     if moved is None or not general:
-        yield losses * loss.clamp(min=pooled) + units
+        allowed = losses * loss.clamp(min=pooled) + units
     else:  # what is lost on the whole is lost at an element as far as that is sensitive: tiny results may be accurate
         moved = moved.double()
-        yield losses * torch.maximum(loss, pooled / general * moved) + units + sensitivity * moved
+        allowed = losses * torch.maximum(loss, pooled / general * moved) + units + sensitivity * moved
+    yield allowed
+    on_the_way = _roundings(subject, reference)
+    if on_the_way is not None:  # only now: it costs dozens of runs, and only what would be called wrong comes here
+        yield torch.maximum(allowed, _among_neighbours(on_the_way, subject.target) + units)
+
+
+def _roundings(subject: Subject, reference: Reference) -> Tensor | None:
+    """What is lost if every operation rounds: in 16 bits each kernel once, as it then computes in a wider format."""
+    if subject.index is None or not subject.has_exact:
+        return None
+    formats = subject.input_formats
+    return reference.roundings(formats.device, formats.accumulation, in_steps=not subject.short)[subject.index]
 
 
 def _among_neighbours(loss: Tensor, target: Tensor) -> Tensor:
@@ -222,20 +238,26 @@ def scale_of(target: Tensor) -> float:
 def typical_scale(subject: Subject, reference: Reference) -> float:
     """Size of what went into a result that is itself small, so that rounding errors have something to be small beside.
 
-    Where the CPU loses far more than the result is sensitive to its inputs, terms cancelled on the way: a gradient that
-    is zero in theory, say. What is lost is then about eps times the size of those terms, which therefore is loss / eps,
-    if that is a size that numbers of this sample have (else a threshold was crossed, and nothing cancelled). Where
-    nothing cancelled it is the size that such a result has for general inputs, see `Reference.typical`.
+    Where the CPU, or a run with random roundings (the CPU may be lucky), loses far more than the result is sensitive to
+    its inputs, terms cancelled on the way: a gradient that is zero in theory, say. What is lost is then about eps times
+    the size of those terms, which therefore is loss / eps, if that is a size that numbers of this sample have (else a
+    threshold was crossed, and nothing cancelled). Where nothing cancelled it is the size that such a result has for
+    general inputs, see `Reference.typical`.
     """
     if subject.index is None:
         return 0.0
-    loss = rms((subject.same - subject.target).nan_to_num(0.0, 0.0, 0.0)) or 0.0
-    if subject.has_exact and loss:
+    if subject.has_exact:
         moved = reference.sensitivity(subject.input_formats.device)[subject.index]
         sensitive = 0.0 if moved is None else rms(moved.double()) or 0.0
-        terms = loss / subject.input_formats.dtype.eps
-        if sensitive < CANCELLED * loss and terms <= LARGEST_TERMS * reference.data_scale():
-            return terms
+        largest = LARGEST_TERMS * reference.data_scale() * subject.input_formats.dtype.eps
+        lost = [rms((subject.same - subject.target).nan_to_num(0.0, 0.0, 0.0)) or 0.0]
+        lost = [loss for loss in lost if loss <= largest]
+        on_the_way = _roundings(subject, reference)
+        if on_the_way is not None:  # without thresholds already
+            lost.append(min((rms(on_the_way) or 0.0) / DEVIATIONS[DRAWS], largest))
+        cancelled = [loss for loss in lost if sensitive < CANCELLED * loss]
+        if cancelled:
+            return max(cancelled) / subject.input_formats.dtype.eps
     return reference.typical()[subject.index] or 0.0
 
 

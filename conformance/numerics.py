@@ -192,6 +192,20 @@ def round_to(x: Tensor, fmt: NumberFormat, *, flush_subnormals: bool = False) ->
     return torch.where(over, beyond, y)
 
 
+def round_randomly(x: Tensor, precision: int, generator: torch.Generator) -> Tensor:
+    """`x` (float64) with `precision` significant bits: one of the two neighbours, each with a probability of one minus
+    its distance in units (stochastic rounding), so that the mean is `x`. Exponents are those of float64; subnormals of
+    float64 keep its spacing. What has no more bits, NaN and infinities stay."""
+    dropped = FORMATS["fp64"].precision - precision
+    if dropped <= 0:
+        return x.clone()
+    # A float64's pattern grows with its size: adding up to a unit less one and cutting is the rounding, carry included.
+    bits = x.contiguous().view(torch.int64)
+    noise = torch.randint(0, 1 << dropped, bits.shape, dtype=torch.int64, generator=generator)
+    rounded = ((bits + noise) & -(1 << dropped)).view(torch.float64)
+    return torch.where(x.isfinite(), rounded, x)
+
+
 def ordinal(x: Tensor, fmt: NumberFormat) -> Tensor:
     """Position of `x`, a float64 tensor of finite values of `fmt`, among the values of the format, as int64; 0 is 0.
 

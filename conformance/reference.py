@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,10 +20,16 @@ from torch import Tensor
 from conformance import trees
 from conformance.calls import SEED, CallResult, Leaf, invoke, prepare, to_host
 from conformance.cases import Case, NumericalClass, Sample
-from conformance.numerics import NumberFormat, round_to
+from conformance.numerics import FORMATS, NumberFormat, round_to
+from conformance.stochastic import StochasticArithmetic, root_mean_square, stochastic_arithmetic
 
 PERTURBATIONS = 4  # random directions; a fifth run scales all inputs up together
 SLOW = 0.02  # seconds of one float64 run from which on one random direction must do
+DRAWS, FEWER_DRAWS = 16, 8  # runs with random roundings, and as many with finer ones: of a quick sample, a slow one
+DEVIATIONS = {16: 8.0, 8: 12.0}
+"""By how many draws a standard deviation is known, the multiple of it that a further draw exceeds less than once in
+400 000 times: quantiles of Student's t of as many degrees of freedom (the mean is known to be 0)."""
+SAME_FUNCTION = 1e-3  # of its rounding errors: how far a result may be off if computed in steps that do not round
 
 
 class ReferenceUnavailable(Exception):
@@ -129,7 +135,12 @@ class Reference:
     def dtype(self) -> torch.dtype:
         return getattr(torch, self.case.dtype)
 
-    def _run(self, convert: Callable[[Any], Any], convert_cotangent: Callable[[Tensor], Tensor]) -> CallResult:
+    def _run(
+        self,
+        convert: Callable[[Any], Any],
+        convert_cotangent: Callable[[Tensor], Tensor],
+        around: Callable[[], AbstractContextManager[Any]] | None = None,
+    ) -> CallResult:
         fn = self.sample.exact_fn or self.sample.fn
         with _default_dtype(self.wide):
             prepared = prepare(
@@ -139,7 +150,8 @@ class Reference:
                 differentiable=self.sample.differentiable,
                 convert=convert,
             )
-            return invoke(prepared, fn, cotangents=[convert_cotangent(c) for c in self.same.cotangents])
+            cotangents = [convert_cotangent(c) for c in self.same.cotangents]
+            return invoke(prepared, fn, around=around, cotangents=cotangents)
 
     def _widen(self, x: Any) -> Any:
         return widened(x, self.wide, self.dtype)
@@ -186,9 +198,14 @@ class Reference:
                 return False
         return True
 
-    def _values(self, convert: Callable[[Any], Any], on_cotangent: Callable[[Tensor], Tensor]) -> list[Any] | None:
+    def _values(
+        self,
+        convert: Callable[[Any], Any],
+        on_cotangent: Callable[[Tensor], Tensor],
+        around: Callable[[], AbstractContextManager[Any]] | None = None,
+    ) -> list[Any] | None:
         try:
-            made = self._run(convert, on_cotangent)
+            made = self._run(convert, on_cotangent, around)
         except Exception:  # the op may refuse the changed inputs (not positive definite, say): no such evidence
             return None
         return [leaf.value for leaf in tensors_of(made)] if self._comparable(made) else None
@@ -248,6 +265,58 @@ class Reference:
             found.append(torch.where(jumps, 0.0, moved))
         return found
 
+    def roundings(self, fmt: NumberFormat, accumulation: NumberFormat, *, in_steps: bool) -> list[Tensor | None]:
+        """For each of `tensors_of`, what its error hardly ever exceeds where every operation rounds to `fmt`.
+
+        Unlike `sensitivity` it sees what is lost on the way to a result that does not depend on its inputs (a gradient
+        that is zero in theory), and costs far more; see `stochastic`. `in_steps`: also within kernels that PyTorch can
+        take apart. A result that is nearly as far off where everything rounds to four bits more jumps, which counts as
+        0 as it does in `sensitivity`. None for results that are not floating, for those whose steps give another result
+        than the kernel even without rounding, and for all where the op refuses.
+        """
+        key = ("roundings", fmt.name, accumulation.name, in_steps)
+        return self._once(key, lambda: self._roundings(fmt, accumulation, in_steps))
+
+    def _roundings(self, fmt: NumberFormat, accumulation: NumberFormat, in_steps: bool) -> list[Tensor | None]:
+        leaves = tensors_of(self.exact or self.same)
+
+        def errors(finer: int, seed: int) -> list[Tensor | None] | None:
+            precisions = fmt.precision + finer, accumulation.precision + finer
+            mode = StochasticArithmetic(*precisions, seed, self.wide, in_steps=in_steps)
+
+            def convert(x: Any) -> Any:
+                x = self._widen(x)
+                if not _is_inexact(x):
+                    return x
+                x = x.clone()
+                mode.round_(x)  # nothing happens unless the device cannot hold the input
+                return x
+
+            values = self._values(convert, convert, lambda: stochastic_arithmetic(mode))
+            return self._distances(leaves, values) if values is not None else None
+
+        nothing: list[Tensor | None] = [None] * len(leaves)
+        unrounded = errors(FORMATS["fp64"].precision, SEED)
+        if self.exact is None or unrounded is None:
+            return nothing
+        draws = DRAWS if self._seconds < SLOW else FEWER_DRAWS
+        coarse = [errors(0, seed) for seed in range(SEED + 1, SEED + 1 + draws)]
+        fine = [errors(4, seed) for seed in range(SEED + 1, SEED + 1 + draws)]
+        found = list(nothing)
+        for i, by_steps in enumerate(unrounded):
+            at_once = [e[i] for e in coarse if e is not None]
+            slightly = [e[i] for e in fine if e is not None]
+            if by_steps is None or len(at_once) < draws or len(slightly) < draws:
+                continue
+            deviation = root_mean_square([e for e in at_once if e is not None])
+            little = root_mean_square([e for e in slightly if e is not None])
+            if (rms(by_steps) or 0.0) > SAME_FUNCTION * (rms(deviation) or 0.0):
+                continue
+            # What is next to a value of the format hardly ever rounds away from it: below a unit nothing jumps.
+            jumps = (little > deviation / 4) & (little > fmt.eps * _real(leaves[i].value).double().abs())
+            found[i] = torch.where(jumps, 0.0, DEVIATIONS[draws] * deviation)
+        return found
+
     def _moved(self, leaves: list[Leaf], fmt: NumberFormat, size: float, seed: int | None) -> list[Tensor | None]:
         """Distance of all results from `leaves` after one move of the inputs, `size` units wide.
 
@@ -267,7 +336,11 @@ class Reference:
             x = self._widen(x)
             return _by_component(lambda r: move(r).to(self.wide), x) if _is_inexact(x) else x
 
-        values = self._values(convert, convert)
+        return self._distances(leaves, self._values(convert, convert))
+
+    @staticmethod
+    def _distances(leaves: list[Leaf], values: list[Any] | None) -> list[Tensor | None]:
+        """By element and component; 0 where there is no value, or one of the two is infinite or NaN."""
         moved: list[Tensor | None] = []
         for i, leaf in enumerate(leaves):
             if not _is_inexact(leaf.value):

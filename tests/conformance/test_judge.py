@@ -440,6 +440,51 @@ def test_terms_that_cancel_do_not_make_a_good_answer_too_loose():
     assert not verdict(fn, wrong, x, w, direction="bwd").ok
 
 
+def _by_hand_normalize(x, p, dim):
+    return x * x.abs().pow(p).sum(dim, True).pow(1 / p).clamp(min=1e-12).reciprocal()
+
+
+def _by_hand_softmin(x, dim):
+    e = (x.amin(dim, True) - x).exp()
+    return e * e.sum(dim, True).reciprocal()
+
+
+def _by_hand_attention(q, k, v):
+    scores = (q @ k.mT) / math.sqrt(q.shape[-1])
+    return _by_hand_softmin(-scores, -1) @ v
+
+
+OTHER_STEPS = {
+    # name: (what PyTorch has, the same in other steps)
+    "normalised over one element": (
+        lambda x: torch.nn.functional.normalize(x[None], p=0.5, dim=0),
+        lambda x: _by_hand_normalize(x[None], 0.5, 0),
+    ),
+    "normalised in the norm of sums": (
+        lambda x: torch.nn.functional.normalize(x, p=1.0, dim=1),
+        lambda x: _by_hand_normalize(x, 1.0, 1),
+    ),
+    "softmin": (lambda x: torch.nn.functional.softmin(x, 1), lambda x: _by_hand_softmin(x, 1)),
+    "softmax of one element": (lambda x: x[..., None].softmax(-1) * x[..., None], lambda x: x[..., None] * 1),
+    "attention": (
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None].sin(), x[None].cos()),
+        lambda x: _by_hand_attention(x[None], x[None].sin(), x[None].cos()),
+    ),
+}
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-3, 0.1, 1.0, 9.0]), name=st.sampled_from([*OTHER_STEPS]))
+def test_gradients_in_other_steps_pass_and_changed_ones_do_not(seed, scale, name):
+    fn, other = OTHER_STEPS[name]
+    x = noise(6, 9, seed=seed) * scale
+    judged = verdict(fn, other, x, direction="bwd")
+    assert judged.ok, judged.findings
+    # A thousandth of the gradient of its largest term, at one element.
+    off = lambda x: other(x) + 1e-3 / scale * (x - x.detach())[0, 0] * (torch.arange(9.0) == 0)  # noqa: E731
+    assert not verdict(fn, off, x, direction="bwd").ok
+
+
 def test_a_crossed_threshold_excuses_nothing_else():
     x, y = torch.tensor([7.0, 9.0, -4.0]).half(), torch.tensor([2.0, 3.0, 1.5]).half()
     fn = lambda x, y: torch.div(x, y, rounding_mode="trunc")  # noqa: E731
