@@ -211,6 +211,18 @@ def current_output_size() -> list[Any]:
     return [size.node.expr if isinstance(size, torch.SymInt) else size for size in value.shape]
 
 
+def current_output_strides() -> list[list[Any]]:
+    """The strides, as sympy expressions, of each result of the operator that is being lowered; none for no tensor."""
+    value = _upstream("V").graph.current_node.meta["val"]
+    results = value if isinstance(value, (tuple, list)) else (value,)
+    return [
+        [stride.node.expr if isinstance(stride, torch.SymInt) else stride for stride in result.stride()]
+        if isinstance(result, torch.Tensor)
+        else []
+        for result in results
+    ]
+
+
 def guarded_ints(sizes: Any) -> list[int]:
     """Sizes as plain integers; the compiled graph then serves these values only."""
     sizevars = _upstream("V").graph.sizevars

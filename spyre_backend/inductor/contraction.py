@@ -143,6 +143,16 @@ def _merge_groups(result: Any, sizes: Index) -> Any:
     return _lower(aten.view, result, list(sizes))
 
 
+def _in_layout(result: Any, strides: Index) -> Any:
+    """`result` in memory with these strides, which are those that the graph expects.
+
+    Upstream's own convolution does so. Strides of its choice it would have to compare with the expected ones where a
+    view of the result leaves the graph, and that comparison fails on products of sums, as symbolic convolutions have.
+    """
+    result.realize()
+    return upstream.ir.ExternKernel.require_exact_strides(result, strides)
+
+
 def _into_outputs(x: Any, weight: Any, groups: int, spatial: Index, fetch: Callable[..., Any]) -> Any:
     """`[n, c_out, *spatial]` from `x` and a weight `[c_out, c_in / groups, *kernel]`."""
     c_out, per_group, *kernel = weight.get_size()
@@ -224,7 +234,10 @@ def convolution(
         result = _into_outputs(x, weight, groups, spatial, _guarded_source(geometry, x))
     if bias is not None:
         result = _lower(aten.add, result, _lower(aten.view, bias, [result.get_size()[1], *[1] * dims]))
-    return result if batched else _lower(aten.squeeze, result, 0)
+    if not batched:
+        return _lower(aten.squeeze, result, 0)
+    (strides,) = upstream.current_output_strides()
+    return _in_layout(result, strides)
 
 
 def convolution_backward(
@@ -241,11 +254,30 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> list[Any]:
     """Gradients of the input, the weight and the bias; None for those that `output_mask` leaves out."""
+    batched = len(x.get_size()) == len(weight.get_size())
+    if not batched:
+        grad, x = (_lower(aten.unsqueeze, operand, 0) for operand in (grad, x))
+    grad_x, *others = _gradients(grad, x, weight, stride, padding, dilation, transposed, groups, output_mask)
+    if grad_x is not None:
+        grad_x = (
+            _in_layout(grad_x, upstream.current_output_strides()[0]) if batched else _lower(aten.squeeze, grad_x, 0)
+        )
+    return [grad_x, *others]
+
+
+def _gradients(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> list[Any]:
+    """The gradients of a convolution of `[n, c, *spatial]`."""
     dims = len(weight.get_size()) - 2
-    if len(x.get_size()) == dims + 1:
-        rest = (weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)
-        grads = convolution_backward(_lower(aten.unsqueeze, grad, 0), _lower(aten.unsqueeze, x, 0), *rest)
-        return [_lower(aten.squeeze, grads[0], 0) if output_mask[0] else None, *grads[1:]]
     for operand in (grad, x, weight):
         operand.realize()
     geometry = _Geometry(dims, stride, padding, dilation)
