@@ -5,8 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance.cases import Case, Direction, Options, ShapeMode, Tier
+from conformance.reference import make_reference, rms
 from op_coverage import upstream
 from op_coverage.growth import FIXED, grown
+from op_coverage.suite import OpSuite
 
 SIZES = st.integers(2, 6)
 
@@ -73,6 +76,40 @@ def test_a_call_that_overflows_with_more_elements_is_not_used():
     x = torch.tensor([1e4] * 4, dtype=torch.float16)  # the sum of 6 is infinite in half precision, of 4 it is not
     assert grown(lambda t: t.sum(dtype=torch.float16).square(), (torch.tensor([100.0, 100.0]).half(),), {}) == []
     assert bool(x.sum().isfinite())
+
+
+TENSORS = st.lists(st.integers(1, 5), min_size=1, max_size=3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=TENSORS, dtype=st.sampled_from([torch.float32, torch.float64, torch.complex64]), seed=st.integers(0, 99))
+def test_repeated_elements_are_no_ties_and_leave_no_interval(shape, dtype, seed):
+    x = torch.rand(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed)) + 0.5
+    for (y,), _ in grown(torch.clone, (x,), {}):
+        assert len(set(y.flatten().tolist())) >= y.numel() - 2  # in float32 two may meet by chance
+        assert y[tuple(slice(n) for n in x.shape)].equal(x)
+        assert y.abs().min() >= 0.75 * x.abs().min() * (1 - 1e-6)
+        assert y.abs().max() <= x.abs().max()
+
+
+INVERT = ["pinverse", "logdet", "lu_solve", "linalg.cond", "linalg.det", "linalg.inv", "linalg.lstsq", "linalg.pinv"]
+INVERT += ["linalg.slogdet", "linalg.solve"]
+
+
+@pytest.mark.parametrize("subject", INVERT)
+def test_grown_matrices_can_be_judged(subject):
+    """Their gradients in float32 are near those in float64, as far as those of the sample itself are."""
+    case = Case("op", subject, "float32", ShapeMode.DYNAMIC, Direction.BACKWARD)
+    grew = 0
+    for sample in OpSuite().samples(case, Options(tier=Tier.NIGHTLY, max_samples=6)):
+        for reference in make_reference(case, sample).replays:
+            grew += 1
+            if reference.exact is None:  # two answers of the CPU
+                continue
+            for narrow, wide in zip(reference.same.gradients, reference.exact.gradients, strict=True):
+                size = rms(wide.value) or 0.0
+                assert (rms(narrow.value.double() - wide.value) or 0.0) <= 3e-3 * size, (sample.index, narrow.path)
+    assert grew
 
 
 def test_ops_with_fixed_sizes_exist():
