@@ -52,6 +52,9 @@ def install(device: str) -> None:
             if key in table:
                 ours = _contiguous(table[key]) if packet in _SLICED else table[key]
                 table[key] = _dispatcher(device, _sorting(ours), table[key])
+    for key in _keys(torch.ops.prims.convert_element_type):
+        if key in table:
+            table[key] = _dispatcher(device, _complex_in_place(table[key]), table[key])
 
 
 def _keys(packet: Any) -> Iterable[Any]:
@@ -102,5 +105,22 @@ def _contiguous(theirs: Lowering) -> Lowering:
 
     def lower(*args: Any, **kwargs: Any) -> Any:
         return tuple(clone(result, memory_format=torch.contiguous_format) for result in theirs(*args, **kwargs))
+
+    return lower
+
+
+def _complex_in_place(theirs: Lowering) -> Lowering:
+    """A conversion from or to complex numbers, written by the host straight into the strides that the graph expects.
+
+    Upstream's is contiguous, and a kernel copies it into other strides, for which complex values have no program.
+    """
+
+    def lower(x: Any, dtype: torch.dtype) -> Any:
+        if not (dtype.is_complex or x.get_dtype().is_complex) or not x.get_size():
+            return theirs(x, dtype)
+        (strides,) = upstream.current_output_strides()
+        made = upstream.lowerings[aten.empty_strided](x.get_size(), strides, dtype=dtype, device=x.get_device())
+        upstream.ir.InplaceCopyFallback.create(made, x)
+        return made
 
     return lower

@@ -184,6 +184,12 @@ def test_dtypes(dtype: torch.dtype, on_device) -> None:
     on_device.native(lambda x, y: (x + y * x, torch.maximum(x, y), (x > y) & (x < 3), x.sum(1)), x, y, **tolerance)
 
 
+@pytest.mark.parametrize("x", [randn(4, 5).t(), randn(3, 4, 5)[::2, 1:, ::3], randn(1, 5).expand(3, 5), randn(1)[0]])
+def test_a_conversion_to_complex_numbers_stays_external_whatever_the_strides(x: torch.Tensor, on_device) -> None:
+    on_device.check(lambda x: (x.to(torch.complex64), (x + 1).to(torch.complex64)), x)
+    on_device.check(lambda x: x.to(torch.float32), x.to(torch.complex64))
+
+
 def test_half_precision_computes_in_float32_and_rounds_at_the_store(on_device) -> None:
     # 2048 + 1 is lost in float16, unless the intermediate is wider
     x, one = torch.full((3,), 2048.0, dtype=torch.float16), torch.ones(3, dtype=torch.float16)
