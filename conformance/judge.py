@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from conformance import bounds, metadata, trees, values
 from conformance.backends.protocol import Capabilities
 from conformance.calls import CallResult, Leaf, to_host
 from conformance.cases import Case, NumericalClass, Sample
-from conformance.distribution import compare_random, uninitialized_positions
+from conformance.distribution import compare_random, limit_of_draws, uninitialized_positions
 from conformance.findings import Check, Finding, Judgement
 from conformance.numerics import round_to
 from conformance.reference import Reference, ReferenceUnavailable, bits_equal, make_reference, tensors_of
@@ -291,7 +292,7 @@ def _judge_distributions(j: _Judging, left: Sequence[tuple[str, object]], right:
     for i, ((path, e), (_, g)) in enumerate(zip(left, right, strict=True)):
         if isinstance(e, Tensor) and isinstance(g, Tensor) and e.shape == g.shape and e.dtype == g.dtype:
             hole = holes[i] if i < len(holes) else None
-            complaint = compare_random(e, g, hole)
+            complaint = compare_random(e, g, hole, partial(limit_of_draws, j.reference, path))
             if complaint:
                 j.add(Check.PROPERTY, path, complaint, "distribution")
 
@@ -424,7 +425,7 @@ def _judge_gradients(j: _Judging) -> None:
         numerics = NumericalClass.COMPOSITE if single else j.numerics
         if numerics is not NumericalClass.PROPERTY:
             _judge_values(j, offset + i, e, g, j.prefix + e.path, numerics)
-        elif complaint := compare_random(e.value, g.value, None):
+        elif complaint := compare_random(e.value, g.value, None, partial(limit_of_draws, j.reference, e.path)):
             j.add(Check.PROPERTY, e.path, complaint, "distribution")
 
 
