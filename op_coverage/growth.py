@@ -66,6 +66,7 @@ def _changes(step: int, factor: int) -> tuple[Resize, ...]:
 _PLANS = (_changes(2, 2), _changes(5, 3))
 """For each replay, the changes to try in this order. Sizes 0 and 1 stay: compilers specialise on them."""
 
+_MOST_ELEMENTS = 2**22  # of a tensor: OpInfo has samples that are large on purpose, and twice each size is 32 times that
 _SEED = 0  # of the factors of repeated elements
 _SMALLEST_FACTOR = 0.75  # near enough to 1 that a domain is not left, far enough that 16 bits tell repeats apart
 
@@ -102,6 +103,8 @@ def _resized(resize: Resize, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
                 return None
             lead = lead or (leaf.shape[0] if leaf.dim() else 0)
             sizes = [resize(n, d, n == lead, not made) if n > 1 else n for d, n in enumerate(leaf.shape)]
+            if sizes != list(leaf.shape) and math.prod(sizes) > _MOST_ELEMENTS:
+                return None
             made[id(leaf)] = leaf if sizes == list(leaf.shape) else _repeat(leaf, sizes)
             changed |= sizes != list(leaf.shape)
         leaves[i] = made[id(leaf)]

@@ -65,8 +65,9 @@ def test_what_must_divide_still_does():
         (torch.exp, (torch.randn(3, 1).expand(3, 4),)),
         (torch.ones, ((2, 3),)),
         (torch.linalg.cholesky, (torch.randn(3, 3),)),  # refused on the CPU already
+        (torch.exp, (torch.ones(1500, 1500, 2),)),
     ],
-    ids=["no sizes", "sizes in the arguments", "expanded", "no tensors", "refused"],
+    ids=["no sizes", "sizes in the arguments", "expanded", "no tensors", "refused", "large"],
 )
 def test_no_other_sizes(fn, args):
     assert grown(fn, args, {}) == []
