@@ -29,6 +29,7 @@ DRAWS, FEWER_DRAWS = 16, 8  # runs with random roundings, and as many with finer
 DEVIATIONS = {16: 8.0, 8: 12.0}
 """By how many draws a standard deviation is known, the multiple of it that a further draw exceeds less than once in
 400 000 times: quantiles of Student's t of as many degrees of freedom (the mean is known to be 0)."""
+CHOICES, APART = 16, 2.0**-36  # runs with equal inputs moved apart, and by how much of their RMS
 SAME_FUNCTION = 1e-3  # of its rounding errors: how far a result may be off if computed in steps that do not round
 
 
@@ -395,6 +396,30 @@ class Reference:
         outputs = [leaf.value.numel() for leaf in self.same.outputs if isinstance(leaf.value, Tensor)]
         shrinks = max(inputs, default=1) / max(1, max(outputs, default=1))  # a mean of ones is one: count its inputs
         return max(1, math.ceil(max([*counted, shrinks])))
+
+    def apart(self) -> list[list[Any]]:
+        """Values of float64 runs on inputs whose equal elements are moved apart, by far less than the case's dtype can
+        tell: the first up, the last up, and in random orders. Without those that the op refuses. See `ties`."""
+        return self._once("apart", self._apart)
+
+    def _apart(self) -> list[list[Any]]:
+        made = []
+        for choice in range(CHOICES):
+            generator = torch.Generator().manual_seed(SEED + choice)
+
+            def convert(x: Any, choice: int = choice, generator: torch.Generator = generator) -> Any:
+                x = self._widen(x)
+                if not isinstance(x, Tensor) or not x.is_floating_point() or self.wide is not torch.float64:
+                    return x
+                by = torch.rand(x.shape, dtype=torch.float64, generator=generator)
+                if choice < 2:
+                    by = torch.linspace(1 - choice, choice, x.numel(), dtype=torch.float64).reshape(x.shape)
+                return x + APART * (rms(x) or 1.0) * by
+
+            values = self._values(convert, self._widen)
+            if values is not None:
+                made.append(values)
+        return made
 
     def data_scale(self) -> float:
         """The largest RMS among inputs, results and cotangents, that is, the size of the numbers of this sample."""
