@@ -56,8 +56,14 @@ class SpyreBackend:
         }
 
     def environment(self) -> dict[str, str]:
-        """Compile in the process that asks: no pool of compiler processes to fork and to wait for."""
-        return {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        """Compile in the process that asks (no pool of compiler processes to fork and to wait for), and anew: a graph
+        that comes out of a cache was compiled for an earlier sample, and up to torch 2.14 upstream's caches forget the
+        Python floats that it was specialised to."""
+        return {
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+            "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+        }
 
     def setup(self) -> None:
         """Register the device; raises `DeviceConflictError` or `DeviceBuildError`."""

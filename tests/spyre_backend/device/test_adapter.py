@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -65,3 +69,30 @@ def test_tells_refusals_from_bugs(backend: SpyreBackend) -> None:
     wrapped.__cause__ = refusal.value
     assert backend.unsupported(wrapped)
     assert not backend.unsupported(KeyError("x"))
+
+
+_SPECIALISED = """
+import torch
+from spyre_backend.adapter import SpyreBackend
+
+backend = SpyreBackend()
+backend.setup()
+for bound in (2.0, 3.0, 5.0):
+    x = torch.ones(4, device="spyre", requires_grad=True)
+    y = backend.compile(torch.clamp, dynamic=True)(x, min=bound)
+    y.sum().backward()
+    print(y.max().item(), x.grad.sum().item())
+    backend.reset()
+"""
+
+
+def test_no_graph_is_taken_that_was_specialised_for_an_earlier_sample(backend: SpyreBackend, tmp_path) -> None:
+    environment = {**os.environ, **backend.environment(), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SPECIALISED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.splitlines() == ["2.0 0.0", "3.0 0.0", "5.0 0.0"], done.stderr
