@@ -66,7 +66,9 @@ def _changes(step: int, factor: int) -> tuple[Resize, ...]:
 _PLANS = (_changes(2, 2), _changes(5, 3))
 """For each replay, the changes to try in this order. Sizes 0 and 1 stay: compilers specialise on them."""
 
-_MOST_ELEMENTS = 2**22  # of a tensor: OpInfo has samples that are large on purpose, and twice each size is 32 times that
+_MOST_ELEMENTS = (
+    2**22
+)  # of a tensor: OpInfo has samples that are large on purpose, and twice each size is 32 times that
 _SEED = 0  # of the factors of repeated elements
 _SMALLEST_FACTOR = 0.75  # near enough to 1 that a domain is not left, far enough that 16 bits tell repeats apart
 
