@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from op_coverage.inputs import Call, result
+from op_coverage.inputs import Call, result, tensors
 from op_coverage.upstream import pytree
 
 Resize = Callable[[int, int, bool, bool], int]
@@ -69,9 +69,9 @@ def _changes(step: int, factor: int) -> tuple[Resize, ...]:
 _PLANS = (_changes(2, 2), _changes(5, 3))
 """For each replay, the changes to try in this order. Sizes 0 and 1 stay: compilers specialise on them."""
 
-_MOST_ELEMENTS = (
-    2**22
-)  # of a tensor: OpInfo has samples that are large on purpose, and twice each size is 32 times that
+_MOST_ELEMENTS = 2**19
+"""Of a tensor, in the call or in its results: OpInfo has samples that are large on purpose, and twice each size is 32
+times that; a convolution with dilation makes millions of elements of a few hundred."""
 _SEED = 0  # of the factors of repeated elements
 _SMALLEST_FACTOR = 0.75  # near enough to 1 that a domain is not left, far enough that 16 bits tell repeats apart
 
@@ -144,9 +144,10 @@ def _repeat(t: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _finite_share(fn: Callable[..., Any], call: Call) -> float | None:
-    """Share of the call's floating results that are finite, 1 if it has none; None if the CPU refuses the call."""
+    """Share of the call's floating results that are finite, 1 if it has none; None if the CPU refuses the call, or if
+    a result is too large to be worth it."""
     output = result(fn, call)
-    if output is None:
+    if output is None or max((t.numel() for t in tensors((output,), {})), default=0) > _MOST_ELEMENTS:
         return None
     total = finite = 0
     for leaf in pytree.tree_leaves(output):

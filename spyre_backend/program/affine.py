@@ -1,6 +1,6 @@
 """Which accesses are affine: `offset + Σ coefficient·axis`, so that memory is a strided view of the iteration space."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spyre_backend.program.expr import Call, Const, Expr, Fn, Sym
@@ -20,6 +20,15 @@ class Affine:
             reach = coefficient * max(extents[axis] - 1, 0)
             low, high = low + min(reach, 0), high + max(reach, 0)
         return low, high
+
+    def is_injective(self, extents: Mapping[str, int], axes: Iterable[str]) -> bool:
+        """Whether no two points of `axes` have one value, as far as strides show it: each beyond all smaller ones."""
+        reach = 0
+        for step, extent in sorted((abs(self.coefficients.get(axis, 0)), extents[axis]) for axis in axes):
+            if extent != 1 and step <= reach:
+                return False
+            reach += step * (extent - 1)
+        return True
 
     def plus(self, other: "Affine") -> "Affine":
         merged = dict(self.coefficients)

@@ -33,6 +33,7 @@ from spyre_backend.program.ir import (
 from spyre_backend.program.opcodes import Distribution, StoreMode
 from spyre_backend.program.traffic import Traffic, iteration_space, products, traffic
 from spyre_backend.simulator import elementwise, memory, philox, reductions
+from spyre_backend.simulator.blocking import Window, windows
 from spyre_backend.simulator.indexing import Number, evaluate_index
 from spyre_backend.simulator.timing import launch_seconds
 from spyre_backend.simulator.types import constant, torch_dtype
@@ -44,12 +45,17 @@ Step = Callable[[Values, Memory], None]
 
 
 class BoundProgram:
-    """`program` for one set of symbol values."""
+    """`program` for one set of symbol values; with `window`, one block of it."""
 
-    def __init__(self, program: Program, symbols: Mapping[str, Number]) -> None:
+    def __init__(self, program: Program, symbols: Mapping[str, Number], window: Window | None = None) -> None:
         self.program = program
         self.symbols = symbols
-        self.space = memory.Space(iteration_space(program, symbols))
+        self._extents = iteration_space(program, symbols)
+        self._blocks = windows(program, self._extents, symbols) if window is None else [window]
+        self._starts = {axis: part.start for axis, part in window.items() if part.start} if window else {}
+        self.space = memory.Space(
+            {axis: len(part) for axis, part in window.items()} if window is not None else self._extents
+        )
         self._pointwise = sum(not axis.reduction for axis in program.axes)
         self._reduced_points = math.prod(self.space.shape()[self._pointwise :])
         self._written = {buffer.name for buffer in program.buffers if buffer.written}
@@ -58,6 +64,10 @@ class BoundProgram:
 
     def run(self, buffers: Memory) -> None:
         """Execute on CPU tensors, one per buffer name."""
+        if len(self._blocks) > 1:
+            for window in self._blocks:
+                BoundProgram(self.program, self.symbols, window).run(buffers)
+            return
         values: Values = {}
         for step in self._steps:
             step(values, buffers)
@@ -253,7 +263,10 @@ class BoundProgram:
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def _affine(self, index: Expr) -> Affine | None:
-        return affine(index, self.space.extents, self.symbols)
+        access = affine(index, self._extents, self.symbols)
+        if access is None or not self._starts:
+            return access
+        return access.plus(Affine(sum(access.coefficients.get(axis, 0) * at for axis, at in self._starts.items())))
 
     def _index(self, index: Expr) -> Callable[[Values], Tensor]:
         """A function that evaluates `index` as an int64 (or float64) tensor of the rank of the iteration space."""
@@ -272,7 +285,7 @@ class BoundProgram:
 
     def _position(self, axis: str) -> Tensor:
         if axis not in self._iota:
-            self._iota[axis] = self.space.iota(axis)
+            self._iota[axis] = self.space.iota(axis) + self._starts.get(axis, 0)
         return self._iota[axis]
 
     def _flattened(self, value: Tensor) -> Tensor:

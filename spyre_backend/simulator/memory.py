@@ -63,6 +63,8 @@ def strided_view(memory: Tensor, access: Affine, space: Space) -> Tensor:
         if step < 0:
             offset += step * (extent - 1)
             reversed_axes.append(dim)
+    if empty and not storage_elements(memory):
+        return torch.zeros(shape, dtype=memory.dtype)  # there is not even one element to make a view of
     view = torch.as_strided(memory, shape, strides, 0 if empty else offset)
     return view.flip(reversed_axes) if reversed_axes else view
 
@@ -90,12 +92,8 @@ def _check_range(index: Tensor, size: int) -> None:
 
 def store_strided(memory: Tensor, access: Affine, space: Space, axes: tuple[str, ...], value: Tensor) -> bool:
     """Overwrite through a strided view. Returns False, having done nothing, where points of the space collide."""
-    steps = [(abs(access.coefficients.get(axis, 0)), space.extents[axis]) for axis in axes if space.extents[axis] != 1]
-    reach = 0
-    for step, extent in sorted(steps):
-        if step <= reach:
-            return False
-        reach += step * (extent - 1)
+    if not access.is_injective(space.extents, axes):
+        return False
     if any(access.coefficients.get(axis, 0) < 0 for axis in axes):
         return False
     target = strided_view(memory, access, space)

@@ -115,3 +115,13 @@ def test_grown_matrices_can_be_judged(subject):
 
 def test_ops_with_fixed_sizes_exist():
     assert set(upstream.op_infos()) >= FIXED
+
+
+def test_a_large_result_is_not_worth_it():
+    """A few hundred elements through a dilated convolution make millions; the batch alone may still grow."""
+    x, weight, bias = torch.randn(2, 2, 4, 4, 4), torch.randn(2, 2, 4, 5, 6), torch.randn(4)
+    kwargs = {"stride": (3, 2, 1), "padding": (1, 2, 3), "output_padding": (2, 3, 1), "groups": 2, "dilation": 4}
+    calls = grown(torch.nn.functional.conv_transpose3d, (x, weight, bias), kwargs)
+    assert [args[0].shape[0] for args, _ in calls] == [4, 7]
+    for args, _ in calls:
+        assert torch.nn.functional.conv_transpose3d(*args, **kwargs).numel() < 2**19
