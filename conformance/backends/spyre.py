@@ -1,4 +1,5 @@
-"""The simulated Spyre for the conformance suite: fulfils the suite's backend protocol and imports nothing of it."""
+"""The simulated Spyre of `spyre_backend`. That package registers its device when it is imported, which takes torch and
+the first time a C++ compiler: so it is not imported before `setup`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-PROTOCOL_VERSION = 1
+from conformance.backends.compiled import requires
+from conformance.backends.protocol import PROTOCOL_VERSION
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -37,10 +39,9 @@ class SpyreBackend:
             return "unknown"
 
     def availability(self) -> tuple[bool, str]:
-        """Always available where its package could be imported."""
-        import torch
-
-        return True, f"simulated, on torch {torch.__version__}"
+        """Whether torch is installed. The C++ part of the device is built by the first `setup` of each torch."""
+        available, detail = requires(("torch",))
+        return available, f"simulated, on {detail}" if available else detail
 
     def capabilities(self) -> dict[str, Any]:
         """What the device declares about itself."""

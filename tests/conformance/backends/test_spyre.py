@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from spyre_backend.adapter import SpyreBackend
+from conformance.backends.spyre import SpyreBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore::spyre_backend.HostFallbackWarning")
 
@@ -73,7 +73,7 @@ def test_tells_refusals_from_bugs(backend: SpyreBackend) -> None:
 
 _SPECIALISED = """
 import torch
-from spyre_backend.adapter import SpyreBackend
+from conformance.backends.spyre import SpyreBackend
 
 backend = SpyreBackend()
 backend.setup()
