@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from conformance import fingerprints, memory, suites, wire
+from conformance import fingerprints, frames, memory, suites, wire
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.records import Record
 
@@ -165,7 +165,7 @@ class Zygote:
                 os.close(self.control.sock.detach())
                 runner = Runner(self, channel)
                 runner.prepare(request.memory_limit)
-                runner.serve()
+                frames.with_room(runner.serve)
             except BaseException as error:
                 traceback.print_exc()
                 channel.send(wire.Failed(_one_line(error), traceback.format_exc()))
