@@ -15,13 +15,23 @@ from typing import Any
 
 from conformance.backends.protocol import PROTOCOL_VERSION, BackendError
 
-CPU_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-"""What ATen's CPU kernels take of the dtypes that are swept (complex and float8 only in part, so not promised)."""
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
-CPU_FORMATS = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
-CPU_ACCUMULATION = {"float64": "fp64", "float32": "fp32", "float16": "fp32", "bfloat16": "fp32"}
-"""`at::opmath_type`: the half formats are computed in fp32; fp32 sums are fp32 or better."""
+def torch_capabilities(device: str, **more: Any) -> dict[str, Any]:
+    """What holds where PyTorch's own code runs: the swept dtypes that ATen's CPU kernels take (complex, float8 only in
+    part, so not promised), and the accumulation of `at::opmath_type`: the half formats are computed in fp32; fp32 sums
+    are fp32 or better."""
+    return {
+        "device": device,
+        "dtypes": DTYPES,
+        "dynamic_shapes": True,
+        "backward": True,
+        "number_formats": {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"},
+        "accumulation": {"float64": "fp64", "float32": "fp32", "float16": "fp32", "bfloat16": "fp32"},
+        "flushes_subnormals": False,
+        **more,
+    }
 
 
 def installed(distribution: str) -> str | None:

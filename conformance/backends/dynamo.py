@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.backends.compiled import CPU_ACCUMULATION, CPU_DTYPES, CPU_FORMATS, CompiledBackend
+from conformance.backends.compiled import CompiledBackend, torch_capabilities
 
 
 class DynamoBackend(CompiledBackend):
@@ -16,13 +16,4 @@ class DynamoBackend(CompiledBackend):
         super().__init__("eager", name="dynamo")
 
     def capabilities(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "dtypes": CPU_DTYPES,
-            "dynamic_shapes": True,
-            "backward": True,
-            "number_formats": CPU_FORMATS,
-            "accumulation": CPU_ACCUMULATION,
-            "flushes_subnormals": False,
-            "notes": "captures without compiling",
-        }
+        return torch_capabilities(self.device, notes="captures without compiling")

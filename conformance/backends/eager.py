@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.backends.compiled import CPU_ACCUMULATION, CPU_DTYPES, CPU_FORMATS, requires
+from conformance.backends.compiled import requires, torch_capabilities
 from conformance.backends.protocol import PROTOCOL_VERSION
 
 
@@ -23,16 +23,7 @@ class EagerBackend:
         return requires(("torch",))
 
     def capabilities(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "dtypes": CPU_DTYPES,
-            "dynamic_shapes": True,
-            "backward": True,
-            "number_formats": CPU_FORMATS,
-            "accumulation": CPU_ACCUMULATION,
-            "flushes_subnormals": False,
-            "notes": "not compiled: a control, its failures are false alarms",
-        }
+        return torch_capabilities(self.device, notes="not compiled: a control, its failures are false alarms")
 
     def setup(self) -> None:
         import torch  # noqa: F401

@@ -10,12 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from conformance.backends.compiled import (
-    CPU_ACCUMULATION,
-    CPU_DTYPES,
-    CPU_FORMATS,
     CompiledBackend,
     compile_source,
     requires,
+    torch_capabilities,
 )
 from conformance.backends.protocol import BackendError
 
@@ -49,16 +47,8 @@ class InductorBackend(CompiledBackend):
         return True, f"{detail}, {compiler}"
 
     def capabilities(self) -> dict[str, Any]:
-        on_cpu = self.kind == "cpu"
-        return {
-            "device": self.device,
-            "dtypes": CPU_DTYPES,
-            "dynamic_shapes": True,
-            "backward": True,
-            "number_formats": CPU_FORMATS,
-            "accumulation": CPU_ACCUMULATION,
-            "flushes_subnormals": False if on_cpu else None,
-        }
+        # What a GPU's kernels do to subnormals depends on its generation.
+        return torch_capabilities(self.device, flushes_subnormals=False if self.kind == "cpu" else None)
 
     def setup(self) -> None:
         """Raises `BackendError` where there is no such device."""

@@ -129,16 +129,6 @@ def _guarded(load: Callable[[], Any], ranges: list[tuple[Any, Any]], multiples: 
     return ops.masked(mask, load, 0)
 
 
-def _guarded_source(geometry: _Geometry, x: Any) -> Callable[..., Any]:
-    load, sizes = x.make_loader(), x.get_size()[2:]
-    return lambda lead, at, tap: geometry.load_source(load, lead, at, tap, sizes)
-
-
-def _guarded_target(geometry: _Geometry, x: Any) -> Callable[..., Any]:
-    load, sizes = x.make_loader(), x.get_size()[2:]
-    return lambda lead, at, tap: geometry.load_target(load, lead, at, tap, sizes)
-
-
 def _merge_groups(result: Any, sizes: Index) -> Any:
     return _lower(aten.view, result, list(sizes))
 
@@ -153,38 +143,31 @@ def _in_layout(result: Any, strides: Index) -> Any:
     return upstream.ir.ExternKernel.require_exact_strides(result, strides)
 
 
-def _into_outputs(x: Any, weight: Any, groups: int, spatial: Index, fetch: Callable[..., Any]) -> Any:
-    """`[n, c_out, *spatial]` from `x` and a weight `[c_out, c_in / groups, *kernel]`."""
-    c_out, per_group, *kernel = weight.get_size()
-    outputs = c_out // groups if groups != 1 else c_out
-    load_weight = weight.make_loader()
+def _through(x: Any, weight: Any, groups: int, spatial: Index, geometry: _Geometry, *, transposed: bool) -> Any:
+    """`[n, channels, *spatial]` from `x` through a weight `[c_out, c_in / groups, *kernel]`: `c_out` channels from
+    `c_in` or, if `transposed`, the other way around."""
+    c_out, of_input, *kernel = weight.get_size()
+    of_output = c_out // groups if groups != 1 else c_out
+    made, summed = (of_input, of_output) if transposed else (of_output, of_input)
+    load, load_weight, sizes = x.make_loader(), weight.make_loader(), x.get_size()[2:]
+    fetch = geometry.load_target if transposed else geometry.load_source
     batch = x.get_size()[0]
+
+    def load_tap(index: Index, reduced: Index) -> Any:
+        (_, group, channel, *_), (source, *tap) = index, reduced
+        return load_weight(
+            [group * summed + source, channel, *tap] if transposed else [group * made + channel, source, *tap]
+        )
+
     result = contract(
         x,
         x.get_dtype(),
-        [batch, groups, outputs, *spatial],
-        [per_group, *kernel],
-        lambda i, r: fetch([i[0], i[1] * per_group + r[0]], i[3:], r[1:]),
-        lambda i, r: load_weight([i[1] * outputs + i[2], *r]),
+        [batch, groups, made, *spatial],
+        [summed, *kernel],
+        lambda i, r: fetch(load, [i[0], i[1] * summed + r[0]], i[3:], r[1:], sizes),
+        load_tap,
     )
-    return _merge_groups(result, [batch, c_out, *spatial])
-
-
-def _into_inputs(x: Any, weight: Any, groups: int, spatial: Index, fetch: Callable[..., Any]) -> Any:
-    """`[n, c_in, *spatial]` from `x` of `c_out` channels and a weight `[c_out, c_in / groups, *kernel]`."""
-    c_out, inputs, *kernel = weight.get_size()
-    per_group = c_out // groups if groups != 1 else c_out
-    load_weight = weight.make_loader()
-    batch = x.get_size()[0]
-    result = contract(
-        x,
-        x.get_dtype(),
-        [batch, groups, inputs, *spatial],
-        [per_group, *kernel],
-        lambda i, r: fetch([i[0], i[1] * per_group + r[0]], i[3:], r[1:]),
-        lambda i, r: load_weight([i[1] * per_group + r[0], i[2], *r[1:]]),
-    )
-    return _merge_groups(result, [batch, inputs * groups, *spatial])
+    return _merge_groups(result, [batch, made * groups if transposed else c_out, *spatial])
 
 
 def _into_weight(out: Any, x: Any, weight: Any, groups: int, geometry: _Geometry) -> Any:
@@ -192,14 +175,14 @@ def _into_weight(out: Any, x: Any, weight: Any, groups: int, geometry: _Geometry
     c_out, inputs, *kernel = weight.get_size()
     outputs = c_out // groups if groups != 1 else c_out
     batch, _, *spatial = out.get_size()
-    load_out, fetch = out.make_loader(), _guarded_source(geometry, x)
+    load_out, load, sizes = out.make_loader(), x.make_loader(), x.get_size()[2:]
     result = contract(
         x,
         x.get_dtype(),
         [groups, outputs, inputs, *kernel],
         [batch, *spatial],
         lambda i, r: load_out([r[0], i[0] * outputs + i[1], *r[1:]]),
-        lambda i, r: fetch([r[0], i[0] * inputs + i[2]], r[1:], i[3:]),
+        lambda i, r: geometry.load_source(load, [r[0], i[0] * inputs + i[2]], r[1:], i[3:], sizes),
     )
     return _merge_groups(result, [c_out, inputs, *kernel])
 
@@ -228,10 +211,7 @@ def convolution(
     upstream.guarded_ints(weight.get_size())
     # the sizes as the graph spells them, which upstream compares with those of its neighbours
     spatial = upstream.current_output_size()[-dims:]
-    if transposed:
-        result = _into_inputs(x, weight, groups, spatial, _guarded_target(geometry, x))
-    else:
-        result = _into_outputs(x, weight, groups, spatial, _guarded_source(geometry, x))
+    result = _through(x, weight, groups, spatial, geometry, transposed=transposed)
     if bias is not None:
         result = _lower(aten.add, result, _lower(aten.view, bias, [result.get_size()[1], *[1] * dims]))
     if not batched:
@@ -286,11 +266,7 @@ def _gradients(
     spatial = x.get_size()[2:]
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
-        grad_x = (
-            _into_outputs(grad, weight, groups, spatial, _guarded_source(geometry, grad))
-            if transposed
-            else _into_inputs(grad, weight, groups, spatial, _guarded_target(geometry, grad))
-        )
+        grad_x = _through(grad, weight, groups, spatial, geometry, transposed=not transposed)
     if output_mask[1]:
         out, source = (x, grad) if transposed else (grad, x)
         grad_weight = _into_weight(out, source, weight, groups, geometry)
