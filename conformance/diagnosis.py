@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from conformance import calls, fingerprints, literals, memory, repro, stages
+from conformance import calls, fingerprints, literals, repro, stages
 from conformance.backends import registry
 from conformance.cases import Case, Direction, Sample, ShapeMode
-from conformance.findings import Check, Finding, Judgement
-from conformance.judge import judge
+from conformance.isolation import memory
+from conformance.judgement.findings import Check, Finding, Judgement
+from conformance.judgement.judge import judge
 from conformance.outcomes import Outcome, Stage
 from conformance.reference import Reference, ReferenceUnavailable, make_reference
 from conformance.repro import Failure, Setting

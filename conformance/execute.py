@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from conformance import calls, fingerprints, ladder, memory, observe, stages
+from conformance import calls, fingerprints, ladder, observe, stages
 from conformance.backends import registry
 from conformance.cases import Case, Sample, ShapeMode
-from conformance.findings import Check, Finding, Judgement
-from conformance.judge import judge
+from conformance.isolation import memory
+from conformance.judgement.findings import Check, Finding, Judgement
+from conformance.judgement.judge import judge
 from conformance.outcomes import FAILED, Outcome, Owner, Stage, Support
 from conformance.records import Record
 from conformance.reference import Reference, ReferenceUnavailable, make_reference

@@ -145,7 +145,7 @@ def _nothing() -> None:
 
 def _ladder(backend: Backend, case: Case, sample: Sample) -> Mapping[str, str]:
     from conformance import ladder
-    from conformance.judge import judge
+    from conformance.judgement.judge import judge
 
     reference = _reference(case, sample)
     return ladder.climb(case, sample, reference, backend, judge).rungs if reference is not None else {}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from conformance import forked
 from conformance.backends.protocol import Backend, Capabilities
 from conformance.cases import Case, Direction, Sample, ShapeMode
+from conformance.isolation import forked
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.stages import chain, is_refusal, stage_of
 

@@ -181,7 +181,7 @@ class SuiteCollector(pytest.Collector):
 
     def collect(self) -> Iterator[CaseItem]:
         from conformance.expectations import ExpectationError
-        from conformance.isolation import CannotStart
+        from conformance.isolation.supervisor import CannotStart
         from conformance.session import Nothing
 
         session = _session_of(self.config)
@@ -218,7 +218,7 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         from conformance import settings, verdicts
-        from conformance.isolation import CannotStart
+        from conformance.isolation.supervisor import CannotStart
 
         session = _session_of(self.config)
         try:

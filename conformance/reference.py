@@ -20,8 +20,8 @@ from torch import Tensor
 from conformance import trees
 from conformance.calls import SEED, CallResult, Leaf, invoke, prepare, to_host
 from conformance.cases import Case, NumericalClass, Sample
+from conformance.judgement.stochastic import StochasticArithmetic, root_mean_square, stochastic_arithmetic
 from conformance.numerics import FORMATS, NumberFormat, round_to
-from conformance.stochastic import StochasticArithmetic, root_mean_square, stochastic_arithmetic
 
 PERTURBATIONS = 4  # random directions; a fifth run scales all inputs up together
 SLOW = 0.02  # seconds of one float64 run from which on one random direction must do

@@ -14,7 +14,7 @@ import re
 
 import msgspec
 
-from conformance.findings import Check
+from conformance.judgement.findings import Check
 from conformance.outcomes import Outcome
 
 LINES = 40  # of a script, at most

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from conformance import expectations, store, wire
+from conformance import expectations, store
 from conformance.cases import Case
-from conformance.child import Plan
-from conformance.isolation import Supervisor
+from conformance.isolation import wire
+from conformance.isolation.child import Plan
+from conformance.isolation.supervisor import Supervisor
 from conformance.outcomes import Outcome
 from conformance.records import Manifest, Record
 from conformance.settings import Settings, restrictions, selected_by

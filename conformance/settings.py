@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from conformance import memory
 from conformance.cases import Direction, Options, ShapeMode, Tier
-from conformance.isolation import Limits
+from conformance.isolation import memory
+from conformance.isolation.supervisor import Limits
 from conformance.options import OPTIONS
 
 DEFAULT_BACKEND = "spyre"

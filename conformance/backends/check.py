@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from conformance import forked
 from conformance.backends.protocol import PROTOCOL_VERSION, Backend, BackendError, Observation
 from conformance.backends.registry import capabilities, missing
+from conformance.isolation import forked
 from conformance.stages import is_refusal
 
 NUMBER_FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "dl16", "fp8_e4m3", "fp8_e5m2")

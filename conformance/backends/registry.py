@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from conformance import forked
 from conformance.backends.compiled import CompiledBackend
 from conformance.backends.device import DeviceBackend
 from conformance.backends.protocol import PROTOCOL_VERSION, Backend, BackendError, Capabilities
+from conformance.isolation import forked
 
 GROUP = "conformance.backends"
 """Entry-point group in which a package registers `NAME = "module:OBJECT"`, a class, an instance or a factory."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from conformance import forked, rerun
 from conformance import repro as scripts
+from conformance import rerun
 from conformance.commands import backends, mistakes, runs
 from conformance.commands.mistakes import Mistake
+from conformance.isolation import forked
 from conformance.outcomes import Outcome
 from conformance.report.table import Format
 

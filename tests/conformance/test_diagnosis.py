@@ -14,7 +14,7 @@ import torch
 
 from conformance import diagnosis, repro
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
-from conformance.findings import Check
+from conformance.judgement.findings import Check
 from conformance.outcomes import Outcome
 
 PACKAGE = """

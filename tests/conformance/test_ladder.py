@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from conformance import ladder
 from conformance.backends.compiled import CompiledBackend
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
-from conformance.judge import judge
+from conformance.judgement.judge import judge
 from conformance.ladder import BACKEND, DEVICE_EAGER, UPSTREAM_RUNGS, Step, climb, conclude
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.reference import make_reference

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from conformance import calls, repro
-from conformance.findings import Check
+from conformance.judgement.findings import Check
 from conformance.outcomes import Outcome
 from conformance.repro import CannotRepro, Failure, Setting, compose
 

@@ -9,7 +9,7 @@ import pytest
 
 from conformance import options, settings
 from conformance.cases import Case, Direction, Options, ShapeMode, Tier
-from conformance.isolation import Limits
+from conformance.isolation.supervisor import Limits
 from conformance.settings import Settings, SettingsError
 
 

@@ -15,7 +15,7 @@ from conformance.backends.damages import DAMAGES
 from conformance.backends.mutant import NAMES, MutantBackend
 from conformance.backends.registry import capabilities
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
-from conformance.judge import judge
+from conformance.judgement.judge import judge
 from conformance.reference import make_reference
 
 X = torch.tensor([[0.5, -2.0, 0.25], [0.0, 1.0, 4.0]])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from conformance import trees
 from conformance.calls import CallResult, Leaf, Meta, prepare
-from conformance.findings import Check, Finding
+from conformance.judgement.findings import Check, Finding
 from conformance.reference import Reference
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import wire
 from conformance.cases import Case, Direction, Options, ShapeMode
+from conformance.isolation import wire
 
 CASE = Case("op", "add", "float16", ShapeMode.STATIC, Direction.FORWARD)
 FROM_CHILD = [

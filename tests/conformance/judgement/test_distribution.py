@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
-from conformance.distribution import compare_random, limit_of_draws
+from conformance.judgement.distribution import compare_random, limit_of_draws
 from conformance.reference import make_reference
 
 F = torch.nn.functional

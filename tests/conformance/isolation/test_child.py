@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance import child, store
+from conformance import store
+from conformance.isolation import child
 from conformance.outcomes import Outcome
 
-SUITE = Path(__file__).parent / "fakes" / "torch_suite.py"
+SUITE = Path(__file__).parent.parent / "fakes" / "torch_suite.py"
 
 CONFTEST = """
 import sys

@@ -12,14 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance import isolation
 from conformance.cases import Case, Direction, Options, ShapeMode
-from conformance.child import Plan
-from conformance.isolation import CannotStart, Limits, Supervisor
+from conformance.isolation.child import Plan
+from conformance.isolation.supervisor import CannotStart, Limits, Supervisor
 from conformance.outcomes import Outcome, Stage
 from conformance.records import Record
 
-FAKES = Path(__file__).parent / "fakes" / "suites.py"
+FAKES = Path(__file__).parent.parent / "fakes" / "suites.py"
 TORTURE = f"{FAKES}:Torture"
 LIMITS = Limits(seconds=1.5, memory=128 << 20)
 
@@ -188,7 +187,7 @@ def test_one_runner_serves_many_cases(tmp_path):
 
 
 def test_a_runner_is_replaced_now_and_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(isolation, "RECYCLE_CASES", 3)
+    monkeypatch.setattr("conformance.isolation.supervisor.RECYCLE_CASES", 3)
     with Supervisor(plan(), Options(), log=tmp_path / "log", limits=LIMITS) as supervisor:
         supervisor.cases(TORTURE)
         for n in range(7):
@@ -252,8 +251,8 @@ HANGING_WORKER = """
 import sys
 from pathlib import Path
 from conformance.cases import Case, Direction, Options, ShapeMode
-from conformance.child import Plan
-from conformance.isolation import Limits, Supervisor
+from conformance.isolation.child import Plan
+from conformance.isolation.supervisor import Limits, Supervisor
 
 fakes, here = sys.argv[1:]
 

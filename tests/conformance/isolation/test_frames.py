@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from conformance.frames import with_room
+from conformance.isolation.frames import with_room
 
 
 def faults_of_calls_at_every_depth() -> int:

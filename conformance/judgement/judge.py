@@ -13,12 +13,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from conformance import bounds, metadata, ties, trees, values
+from conformance import trees
 from conformance.backends.protocol import Capabilities
 from conformance.calls import CallResult, Leaf, to_host
 from conformance.cases import Case, Direction, NumericalClass, Sample
-from conformance.distribution import compare_random, limit_of_draws, uninitialized_positions
-from conformance.findings import Check, Finding, Judgement
+from conformance.judgement import bounds, metadata, ties, values
+from conformance.judgement.distribution import compare_random, limit_of_draws, uninitialized_positions
+from conformance.judgement.findings import Check, Finding, Judgement
 from conformance.numerics import round_to
 from conformance.reference import Reference, ReferenceUnavailable, bits_equal, make_reference, tensors_of
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from conformance import fingerprints, memory
+from conformance import fingerprints
+from conformance.isolation import memory
 from conformance.outcomes import Outcome, Owner, Stage
 
 TAIL = 16 * 1024  # characters of a dead process's output that go into its record

@@ -1,6 +1,6 @@
 """The processes in which samples run: a zygote that imports once, and the runners that it forks.
 
-Started by `isolation.Supervisor` as `python -m conformance.child PLAN`. The zygote imports torch, the backend and the
+Started by the supervisor as `python -m conformance.isolation.child PLAN`. The zygote imports torch, the backend and the
 suite, then forks a runner whenever it is asked to: that takes milliseconds, where a fresh process takes seconds. It
 starts no thread and runs no sample. A runner runs the samples of one case after another until it is told to stop, or
 dies of one.
@@ -27,7 +27,8 @@ from typing import Any
 
 import msgspec
 
-from conformance import fingerprints, frames, memory, suites, wire
+from conformance import fingerprints, suites
+from conformance.isolation import frames, memory, wire
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.records import Record
 
@@ -255,7 +256,7 @@ def _load_backend(plan: Plan) -> tuple[Any, wire.Hello]:
 def interpreter_arguments(plan: Plan) -> list[str]:
     """The argument vector of a zygote. `-u`: what a sample printed before it crashed must be seen. `-P`: a user's
     directory named like one of our packages must not shadow it (`main` appends the current directory instead)."""
-    return [sys.executable, "-u", "-P", "-m", "conformance.child", msgspec.json.encode(plan).decode()]
+    return [sys.executable, "-u", "-P", "-m", "conformance.isolation.child", msgspec.json.encode(plan).decode()]
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -523,6 +524,6 @@ def _one_line(error: BaseException) -> str:
 if __name__ == "__main__":
     sys.path.append(os.getcwd())
     # Imported under its own name as well, so that what runners pickle or compare is the same module.
-    from conformance import child
+    from conformance.isolation import child
 
     sys.exit(child.main(sys.argv[1:]))

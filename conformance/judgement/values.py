@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from conformance import bounds
-from conformance.bounds import DeviceFormats, Subject
-from conformance.findings import Check, Finding
+from conformance.judgement import bounds
+from conformance.judgement.bounds import DeviceFormats, Subject
+from conformance.judgement.findings import Check, Finding
 from conformance.numerics import round_to
 from conformance.reference import Reference
 

@@ -23,11 +23,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from conformance import deaths, fingerprints, wire
+from conformance import fingerprints
 from conformance.cases import Case, Options
-from conformance.child import STAGE_BYTES, STAGES, Plan, environment, interpreter_arguments
-from conformance.deaths import Death, Killed
-from conformance.following import Output, Progress, Runner, kill_group
+from conformance.isolation import deaths, wire
+from conformance.isolation.child import STAGE_BYTES, STAGES, Plan, environment, interpreter_arguments
+from conformance.isolation.deaths import Death, Killed
+from conformance.isolation.following import Output, Progress, Runner, kill_group
 from conformance.outcomes import Outcome, Stage
 from conformance.records import Record
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance import memory
+from conformance.isolation import memory
 
 
 @pytest.mark.parametrize(

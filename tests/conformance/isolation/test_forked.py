@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance import forked
-from conformance.forked import End
+from conformance.isolation import forked
+from conformance.isolation.forked import End
 
 
 def ends() -> Iterator[bytes]:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
+from conformance.judgement.stochastic import StochasticArithmetic, stochastic_arithmetic
 from conformance.numerics import FORMATS, round_randomly, round_to, ulp
 from conformance.reference import make_reference, rms, tensors_of
-from conformance.stochastic import StochasticArithmetic, stochastic_arithmetic
 
 FP32, BF16 = FORMATS["fp32"], FORMATS["bf16"]
 F = torch.nn.functional
@@ -133,7 +133,7 @@ def test_what_jumps_is_no_rounding_error():
 
 
 def test_steps_that_are_another_function_are_no_evidence(monkeypatch):
-    from conformance import stochastic
+    from conformance.judgement import stochastic
 
     table = {torch.ops.aten.sin.default: lambda x: torch.cos(x)}
     monkeypatch.setattr(stochastic, "_in_steps", lambda: table)

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from conformance import bounds
 from conformance.backends.protocol import Capabilities
-from conformance.bounds import Subject, contraction_factor, formats_for
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
+from conformance.judgement import bounds
+from conformance.judgement.bounds import Subject, contraction_factor, formats_for
 from conformance.numerics import FORMATS
 from conformance.reference import make_reference
 

@@ -10,8 +10,8 @@ import signal
 import time
 from pathlib import Path
 
-from conformance import deaths, wire
 from conformance.cases import Case
+from conformance.isolation import deaths, wire
 
 OUTPUT_LIMIT = 1 << 20  # bytes of a sample's output that go to the log file
 

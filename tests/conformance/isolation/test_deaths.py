@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import deaths
-from conformance.deaths import Death, Killed
+from conformance.isolation import deaths
+from conformance.isolation.deaths import Death, Killed
 from conformance.outcomes import Outcome, Owner, Stage
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from conformance.backends.protocol import Capabilities
 from conformance.calls import run_sample
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
-from conformance.judge import judge
+from conformance.judgement.judge import judge
 from conformance.reference import make_reference
 
 F = torch.nn.functional

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from conformance.backends.protocol import Capabilities
 from conformance.calls import run_sample
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
-from conformance.findings import Check
-from conformance.judge import judge
+from conformance.judgement.findings import Check
+from conformance.judgement.judge import judge
 from conformance.reference import make_reference
 
 CPU = Capabilities(device="cpu")
