@@ -89,7 +89,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class NumericalClass(StrEnum):
-    """What kind of error an op may make; see DESIGN section 4."""
+    """What kind of error an op may make; see docs/how-results-are-judged.md."""
 
     EXACT = "exact"
     ELEMENTWISE = "elementwise"

@@ -1,4 +1,4 @@
-"""Declared, dated exceptions to "must pass" (DESIGN section 6): one TOML file a backend, read and matched here.
+"""Declared, dated exceptions to "must pass" (docs/expectations.md): one TOML file a backend, read and matched here.
 
     [[expect]]
     case        = "op:sort:int64:*"               # or a list of globs; over sample ids where it has a #

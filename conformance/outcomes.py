@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 
 class Support(StrEnum):
-    """How a backend runs an op in a dtype; see DESIGN section 2. Ordered from best to worst."""
+    """How a backend runs an op in a dtype, as the README says. Ordered from best to worst."""
 
     NATIVE = "native"
     CUSTOM = "custom"  # a hand-written kernel

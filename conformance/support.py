@@ -1,4 +1,4 @@
-"""How a backend runs an op, decided from what was seen to run (`Support` of DESIGN section 2). Pure.
+"""How a backend runs an op, decided from what was seen to run. Pure.
 
 The rules, in this order; the first that holds decides:
 

@@ -1,4 +1,4 @@
-"""How far a result may be from the exact one, by the numerical class of the op; see DESIGN section 4.
+"""How far a result may be from the exact one, by the numerical class of the op; see docs/how-results-are-judged.md.
 
 All tensors here are float64 and real (complex results come by component). Constants are factors on first-order
 rounding error bounds; the class decides which bound applies, never a table of relative tolerances.
