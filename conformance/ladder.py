@@ -246,6 +246,7 @@ def _forked(names: Sequence[str], rungs: Iterator[Step], seconds: float | None, 
         return None
 
     def produce() -> Iterator[bytes]:
+        _use_one_thread()
         if not backward or _autograd_works():
             yield from (msgspec.json.encode(step) for step in rungs)
         else:
@@ -265,6 +266,13 @@ ENDS = {
     forked.End.TIMEOUT: Outcome.TIMEOUT,
     forked.End.FAULT: Outcome.INFRA,
 }
+
+
+def _use_one_thread() -> None:
+    """A fork copies one thread: a parallel region would wait for ever for the others of its OpenMP team."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _autograd_works() -> bool:

@@ -16,7 +16,7 @@ from conformance import repro as scripts
 from conformance import rerun
 from conformance.commands import backends, mistakes, runs
 from conformance.commands.mistakes import Mistake
-from conformance.isolation import forked
+from conformance.isolation import child, forked
 from conformance.outcomes import Outcome
 from conformance.report.table import Format
 
@@ -41,6 +41,7 @@ def in_child(
     case, index = rerun.parse(text)
 
     def produce() -> Iterator[bytes]:
+        os.environ.update(child.environment(os.environ))  # as in a sweep, which this is to repeat
         prepare()
         try:
             backend = backends.find(chosen)

@@ -184,8 +184,20 @@ def test_what_the_caller_saw_is_not_run_again() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_crash_and_a_hang_are_rungs() -> None:
+    torch.compile(torch.sin, backend="aot_eager_decomp_partition")(torch.ones(2))  # imports, which forks would each do
     assert climbed(Dies("eager"), torch.sin).rungs[BACKEND] == "crash"
-    assert climbed(Hangs("eager"), torch.sin, seconds=8).rungs[BACKEND] == "timeout"
+    assert climbed(Hangs("eager"), torch.sin, seconds=10).rungs[BACKEND] == "timeout"
+
+
+@pytest.mark.usefixtures("quick")
+def test_rungs_do_not_wait_for_the_threads_of_the_parent() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = climbed(Adds("eager"), lambda x: torch.sin(x.repeat(100_000, 1)), seconds=20)  # enough for two threads
+    finally:
+        torch.set_num_threads(threads)
+    assert found.rungs["dynamo"] == "pass"
 
 
 @pytest.mark.usefixtures("quick")
