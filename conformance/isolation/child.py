@@ -1,9 +1,7 @@
-"""The processes in which samples run: a zygote that imports once, and the runners that it forks.
+"""The zygote: imports torch, the backend and the suite once, and forks runners.
 
-Started by the supervisor as `python -m conformance.isolation.child PLAN`. The zygote imports torch, the backend and the
-suite, then forks a runner whenever it is asked to: that takes milliseconds, where a fresh process takes seconds. It
-starts no thread and runs no sample. A runner runs the samples of one case after another until it is told to stop, or
-dies of one.
+Started by the supervisor as `python -m conformance.isolation.child PLAN`. It forks a `runner` whenever it is asked to,
+which takes milliseconds, where a fresh process takes seconds. It starts no thread and runs no sample.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import importlib.metadata
 import mmap
 import os
 import platform
-import resource
 import signal
 import socket
 import sys
@@ -27,16 +24,11 @@ from typing import Any
 
 import msgspec
 
-from conformance import fingerprints, suites
-from conformance.isolation import frames, memory, wire
-from conformance.outcomes import Outcome, Owner, Stage
-from conformance.records import Record
+from conformance import suites
+from conformance.isolation import frames, process, wire
+from conformance.isolation.runner import STAGE_BYTES, Runner, executor_of
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PR_SET_CHILD_SUBREAPER = 36
-
-STAGES = tuple(Stage)
-STAGE_BYTES = 1  # size of the memory shared with the supervisor: the index in STAGES of the stage in flight
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 # One thread per process: the parallelism is that of the workers. A fixed hash seed: sets iterate alike in every
 # process. glibc keeps what it frees, up to 128 MB: with each compilation Dynamo allocates and fills 32 MB, to measure
@@ -86,7 +78,7 @@ def main(argv: list[str]) -> int:
     """Serve the supervisor until it hangs up. `argv` holds the plan as JSON."""
     plan = msgspec.json.decode(argv[0], type=Plan)
     gc.disable()  # what is imported stays: looking through it again and again takes a fifth of the start; see `fork`
-    _die_with_parent(signal.SIGKILL)
+    process.die_with_parent(signal.SIGKILL)
     # A copy, so that a sample that redirects or closes its stderr still leaves a traceback when it crashes.
     faulthandler.enable(file=os.dup(2), all_threads=True)
     control = wire.Channel(socket.socket(fileno=plan.control_fd), sender="supervisor")
@@ -100,7 +92,7 @@ def main(argv: list[str]) -> int:
     control.send(hello)
     zygote = Zygote(plan, backend, control)
     signal.signal(signal.SIGTERM, zygote.terminate)
-    _die_with_parent(signal.SIGTERM)
+    process.die_with_parent(signal.SIGTERM)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     zygote.serve()
     os._exit(0)  # the interpreter's own way out takes half a second to take torch apart
@@ -135,7 +127,7 @@ class Zygote:
     def list_cases(self, request: wire.ListCases) -> wire.Message:
         try:
             suite = self.suites.get(request.suite) or suites.find(request.suite)
-            _executor(suite)  # imported here so that runners inherit it
+            executor_of(suite)  # imported here so that runners inherit it
             self.suites[request.suite] = suite
             listed = wire.CaseList(
                 suite=request.suite,
@@ -148,7 +140,9 @@ class Zygote:
         except suites.SuiteNotFound as error:
             return wire.Failed(str(error))
         except Exception as error:
-            return wire.Failed(f"suite {request.suite!r} cannot be used: {_one_line(error)}", traceback.format_exc())
+            return wire.Failed(
+                f"suite {request.suite!r} cannot be used: {process.one_line(error)}", traceback.format_exc()
+            )
         return listed
 
     def warm_up(self, request: wire.WarmUp) -> wire.Message:
@@ -159,8 +153,8 @@ class Zygote:
                 _no_progress_bar_thread()
                 _compile_something(self.backend)
             except Exception as failure:  # the backend's own cases will say what is wrong with it
-                error = _one_line(failure)
-        return wire.WarmedUp(_threads(), time.perf_counter() - started, error)
+                error = process.one_line(failure)
+        return wire.WarmedUp(process.threads(), time.perf_counter() - started, error)
 
     def fork(self, request: wire.Fork) -> wire.Message:
         _, fds, _, _ = socket.recv_fds(self.control.sock, 1, 1)
@@ -172,17 +166,18 @@ class Zygote:
             channel = wire.Channel(socket.socket(fileno=fds[0]), sender="supervisor")
             try:
                 os.close(self.control.sock.detach())
-                runner = Runner(self, channel)
+                must_set_up = not _fork_safe(self.plan, self.backend)
+                runner = Runner(self.backend, self.suites, self.stage, channel, must_set_up=must_set_up)
                 runner.prepare(request.memory_limit)
                 frames.with_room(runner.serve)
             except BaseException as error:
                 traceback.print_exc()
-                channel.send(wire.Failed(_one_line(error), traceback.format_exc()))
+                channel.send(wire.Failed(process.one_line(error), traceback.format_exc()))
             finally:
                 os._exit(0)  # no atexit handler or destructor of the zygote may run in a copy of it
         os.close(fds[0])
         self.runner = pid
-        return wire.Forked(pid, _rss())
+        return wire.Forked(pid, process.rss())
 
     def reap(self, request: wire.Reap) -> wire.Message:
         _, status, usage = os.wait4(request.pid, 0)
@@ -229,7 +224,7 @@ def _load_backend(plan: Plan) -> tuple[Any, wire.Hello]:
         )
         wanted = dict(getattr(backend, "environment", dict)())
     except Exception as error:
-        raise CannotStart(f"backend {plan.backend!r} cannot be used: {_one_line(error)}") from error
+        raise CannotStart(f"backend {plan.backend!r} cannot be used: {process.one_line(error)}") from error
     if not plan.environment_is_set:
         missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
         if missing:
@@ -245,7 +240,7 @@ def _load_backend(plan: Plan) -> tuple[Any, wire.Hello]:
             backend.setup()
         capabilities = dict(backend.capabilities())
     except Exception as error:
-        raise CannotStart(f"backend {plan.backend!r} cannot be set up: {_one_line(error)}") from error
+        raise CannotStart(f"backend {plan.backend!r} cannot be set up: {process.one_line(error)}") from error
     hello = wire.Hello(
         pid=os.getpid(),
         backend=backend.name,
@@ -254,8 +249,8 @@ def _load_backend(plan: Plan) -> tuple[Any, wire.Hello]:
         capabilities=msgspec.to_builtins(capabilities),
         versions=_versions(),
         environment={name: os.environ[name] for name in (*ENVIRONMENT, *wanted) if name in os.environ},
-        threads=_threads(),
-        rss=_rss(),
+        threads=process.threads(),
+        rss=process.rss(),
         seconds=time.perf_counter() - started,
     )
     return backend, hello
@@ -277,16 +272,6 @@ def _fork_safe(plan: Plan, backend: Any) -> bool:
         return plan.fork_safe
     said = getattr(backend, "fork_safe", None)
     return backend.device.split(":")[0] in FORK_SAFE_DEVICES if said is None else bool(said)
-
-
-def _executor(suite: Any) -> Callable[..., Record]:
-    """What runs a sample: the suite's own `run_sample` where it has one, else the engine's."""
-    own = getattr(suite, "run_sample", None)
-    if own is not None:
-        return own
-    from conformance import execute
-
-    return execute.run_sample
 
 
 def _no_progress_bar_thread() -> None:
@@ -316,217 +301,6 @@ def _versions() -> dict[str, str]:
     if torch is not None:
         versions["torch"] = str(torch.__version__)
     return versions
-
-
-# ---------------------------------------------------------------------------------------------------------- runner
-
-
-class _Gone(Exception):
-    """The supervisor is gone."""
-
-
-class Runner:
-    """Runs cases in a process of its own; whatever happens to it costs the sample in flight."""
-
-    def __init__(self, zygote: Zygote, channel: wire.Channel) -> None:
-        self.backend = zygote.backend
-        self.suites = zygote.suites
-        self.stage = zygote.stage
-        self.must_set_up = not _fork_safe(zygote.plan, zygote.backend)
-        self.channel = channel
-        self.pid = os.getpid()
-        self.memory_limit = 0  # bytes that a sample may map; 0: any
-        self.traces = os.dup(2)
-
-    def prepare(self, memory_limit: int) -> None:
-        os.setsid()  # the supervisor kills the whole group, compilers and all
-        _die_with_parent(signal.SIGKILL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.memory_limit = memory_limit
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of crashes must not fill the disk
-
-    def serve(self) -> None:
-        try:
-            if self.must_set_up:
-                self.backend.setup()
-        except Exception as error:
-            reason = f"backend {self.backend.name!r} cannot be set up: {_one_line(error)}"
-            self.channel.send(wire.Failed(reason, traceback.format_exc()))
-            return
-        self.channel.send(wire.Ready())
-        while True:
-            try:
-                request = self.channel.receive()
-            except EOFError:
-                return
-            samples = self.run_case(request)
-            faulthandler.cancel_dump_traceback_later()
-            self.channel.send(wire.CaseDone(samples, _rss()))
-            self._reset()
-            self.channel.send(wire.Ready())
-
-    def on_stage(self, stage: Stage) -> None:
-        self.stage[0] = STAGES.index(stage)
-
-    def run_case(self, request: wire.RunCase) -> int:
-        """Run the samples from index `request.first` on; returns how many samples the case has.
-
-        Indices rise, but need not be consecutive: a tier may choose among the samples.
-        """
-        suite = self.suites[request.suite]
-        count, last = 0, -1
-        self._begin_build(request)
-        try:
-            for sample in suite.samples(request.case, request.options):
-                if sample.index <= last:
-                    raise ValueError(f"the suite gives sample {sample.index} after sample {last}")
-                last = sample.index
-                count += 1
-                if last < request.first or last in request.skip:
-                    continue
-                self._announce(wire.Starting(last, sample.digest, str(sample.numerics)))
-                self._send_record(self._run_sample(request, suite, sample))
-                self._begin_build(request)
-        except _Gone:
-            raise
-        except BaseException as error:
-            # A generator that raised has ended: how many samples would have followed is not known.
-            self._exit_if_forked()
-            index = last + 1
-            if index >= request.first and index not in request.skip:  # else it is recorded already
-                self._send_record(self._escaped(request, index, error))
-            count += 1
-        return count
-
-    def _announce(self, starting: wire.Starting) -> None:
-        """Wait until the start of a sample is on disk."""
-        try:
-            self.channel.send(starting)
-            self.channel.receive()
-        except (OSError, EOFError) as error:
-            raise _Gone from error
-
-    def _begin_build(self, request: wire.RunCase) -> None:
-        self._watch(request.time_limit)
-        self._limit_memory()
-        self.on_stage(Stage.BUILD)
-
-    def _limit_memory(self) -> None:
-        """Anew for each sample: what earlier ones left mapped (thread stacks, arenas) is not this one's doing."""
-        if self.memory_limit:
-            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            soft = _data_size() + self.memory_limit
-            limit = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-    def _run_sample(self, request: wire.RunCase, suite: Any, sample: Any) -> Record:
-        self.on_stage(Stage.REFERENCE)
-        try:
-            record = _executor(suite)(
-                self.backend,
-                request.case,
-                sample,
-                suite=suite.name,
-                seed=request.options.seed,
-                on_stage=self.on_stage,
-            )
-        except BaseException as error:  # SystemExit and KeyboardInterrupt of a sample are its own
-            record = self._escaped(request, sample.index, error)
-            record.digest, record.numerics = sample.digest, str(sample.numerics)
-        self._exit_if_forked()
-        if record.outcome is Outcome.ERROR and memory.is_exhausted(record.message):
-            record.outcome = Outcome.OOM
-        return record
-
-    def _escaped(self, request: wire.RunCase, index: int, error: BaseException) -> Record:
-        """A record of an exception that nothing else has judged."""
-        stage = STAGES[self.stage[0]]
-        outcome, reason = Outcome.ERROR, ""
-        if isinstance(error, MemoryError) or memory.is_exhausted(str(error)):
-            outcome = Outcome.OOM
-        elif stage is Stage.BUILD:
-            reason = "the sample could not be built, and so no sample after it"
-        elif isinstance(error, Exception):
-            outcome, reason = Outcome.INFRA, "the engine itself failed"
-        return Record.of(
-            request.case,
-            index,
-            suite=self.suites[request.suite].name,
-            backend=self.backend.name,
-            outcome=outcome,
-            stage=stage,
-            owner=Owner.UNDETERMINED,
-            seed=request.options.seed,
-            fingerprint=fingerprints.of_exception(error, op=request.case.subject, stage=stage),
-            message=_one_line(error),
-            traceback="".join(traceback.format_exception(error)),
-            reason=reason,
-        )
-
-    def _send_record(self, record: Record) -> None:
-        try:
-            body = _record_encoder.encode(record)
-        except (TypeError, ValueError) as error:  # e.g. a NumPy scalar in a measurement
-            record = Record(
-                **{name: getattr(record, name) for name in _IDENTITY},
-                outcome=Outcome.INFRA,
-                stage=record.stage,
-                message=f"the record cannot be written: {_one_line(error)}",
-            )
-            body = _record_encoder.encode(record)
-        try:
-            self.channel.send(wire.Recorded(msgspec.Raw(body)))
-        except OSError as error:
-            raise _Gone from error
-
-    def _watch(self, limit: float) -> None:
-        """Write all stacks when the limit is reached. The watchdog is a C thread: it needs neither the GIL nor signals,
-        so a hang in C with all signals blocked is seen too. The supervisor kills."""
-        faulthandler.dump_traceback_later(limit, exit=False, file=self.traces)
-
-    def _reset(self) -> None:
-        reset = getattr(self.backend, "reset", None)
-        if reset is not None:
-            reset()
-        elif "torch" in sys.modules:
-            sys.modules["torch"].compiler.reset()
-
-    def _exit_if_forked(self) -> None:
-        if os.getpid() != self.pid:
-            os._exit(0)  # the sample forked and its child came back to us
-
-
-_IDENTITY = Record.__struct_fields__[: Record.__struct_fields__.index("outcome")]
-_record_encoder = msgspec.msgpack.Encoder(enc_hook=lambda value: value.item())
-
-
-# ----------------------------------------------------------------------------------------------------------- shared
-
-
-def _die_with_parent(signum: int) -> None:
-    """Have the kernel signal us when our parent dies (Linux)."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)
-
-
-def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
-def _rss() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * mmap.PAGESIZE
-
-
-def _data_size() -> int:
-    """Bytes that count against RLIMIT_DATA: private writable mappings."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 if __name__ == "__main__":

@@ -26,9 +26,10 @@ import msgspec
 from conformance import fingerprints
 from conformance.cases import Case, Options
 from conformance.isolation import deaths, wire
-from conformance.isolation.child import STAGE_BYTES, STAGES, Plan, environment, interpreter_arguments
+from conformance.isolation.child import Plan, environment, interpreter_arguments
 from conformance.isolation.deaths import Death, Killed
 from conformance.isolation.following import Output, Progress, Runner, kill_group
+from conformance.isolation.runner import STAGE_BYTES, STAGES
 from conformance.outcomes import Outcome, Stage
 from conformance.records import Record
 
