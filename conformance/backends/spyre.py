@@ -8,14 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from conformance.backends.compiled import requires
+from conformance.backends.compiled import requires, torch_capabilities
 from conformance.backends.protocol import PROTOCOL_VERSION
-
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
-
-# The simulator computes with the formats in which tensors are stored.
-NUMBER_FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-ACCUMULATION = {"float32": "fp32", "float16": "fp32", "bfloat16": "fp32", "float64": "fp64"}
 
 
 class SpyreBackend:
@@ -45,16 +39,8 @@ class SpyreBackend:
 
     def capabilities(self) -> dict[str, Any]:
         """What the device declares about itself."""
-        return {
-            "device": self.device,
-            "dtypes": DTYPES,
-            "dynamic_shapes": True,
-            "backward": True,
-            "number_formats": NUMBER_FORMATS,
-            "accumulation": ACCUMULATION,
-            "flushes_subnormals": False,
-            "notes": "simulated; eager operators run on the host and are counted",
-        }
+        # The simulator computes with ATen, in the formats in which tensors are stored.
+        return torch_capabilities(self.device, notes="simulated; eager operators run on the host and are counted")
 
     def environment(self) -> dict[str, str]:
         """Compile in the process that asks (no pool of compiler processes to fork and to wait for), and anew: a graph

@@ -16,7 +16,7 @@ from conformance import repro as scripts
 from conformance import rerun
 from conformance.commands import backends, mistakes, runs
 from conformance.commands.mistakes import Mistake
-from conformance.isolation import child, forked
+from conformance.isolation import child, forked, process
 from conformance.outcomes import Outcome
 from conformance.report.table import Format
 
@@ -50,7 +50,7 @@ def in_child(
             mistakes.needs(available, f"backend {backend.name!r} is not available: {why}")
             suite = rerun.suite_of(case)
             sample = rerun.sample_of(suite, case, index, seed)
-            backend.setup()
+            set_up(backend)
             yield from work(backend, suite, case, sample)
         except mistakes.kinds() as error:
             yield REFUSED + str(error).encode().replace(b"\n", b" ")
@@ -61,6 +61,14 @@ def in_child(
     if report.end is forked.End.FAULT:
         raise Mistake(f"{text}: this suite itself failed while it ran the sample; the traceback is above")
     return report
+
+
+def set_up(backend: Backend) -> None:
+    """Raises `Mistake`, in one line: what a backend needs and does not find (a compiler, a driver) is for the user."""
+    try:
+        backend.setup()
+    except Exception as error:
+        raise Mistake(f"backend {backend.name!r} cannot be set up: {process.one_line(error)}") from error
 
 
 # --- repro -----------------------------------------------------------------------------------------------------------

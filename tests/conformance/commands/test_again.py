@@ -96,6 +96,15 @@ def test_what_cannot_be_shown_is_said(here: Path) -> None:
     assert done.stderr == "conformance: op:cos:float16:static:fwd:samples#0 passes on buggy: there is nothing to show\n"
 
 
+@pytest.mark.parametrize("command", ["repro", "explain"])
+def test_a_backend_that_cannot_be_set_up_says_why(here: Path, command: str) -> None:
+    sick = BACKEND.replace("        pass\n", "        raise OSError('no driver')\n")
+    (here / "buggy.py").write_text(sick)
+    done = conformance(command, "op:sin:float16:static:fwd:samples", cwd=here)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "conformance: backend 'buggy' cannot be set up: OSError: no driver\n"
+
+
 def test_sweep_runs_the_suite_and_shows_the_summary(here: Path) -> None:
     done = conformance("sweep", "ops", "-n", "0", "--op", "tanh,cos,sin", "--format", "github", cwd=here)
     assert done.returncode == 1, done.stdout + done.stderr  # what is wrong is not expected
