@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
 from typing import Any
@@ -16,6 +18,9 @@ from typing import Any
 from conformance.backends.protocol import PROTOCOL_VERSION, BackendError
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+CXX_COMPILERS = ("g++", "clang++", "c++")
 
 
 def torch_capabilities(device: str, **more: Any) -> dict[str, Any]:
@@ -58,6 +63,14 @@ def requires(distributions: Iterable[str], modules: Sequence[str] = ()) -> tuple
     if absent:
         return False, f"not installed: {', '.join(absent)}"
     return True, ", ".join(f"{name} {found}" for name, found in versions.items())
+
+
+def cxx_compiler() -> tuple[bool, str]:
+    """`(True, the C++ compiler that is found)`, else `(False, that there is none)`; `CXX` chooses one."""
+    compiler = os.environ.get("CXX") or next((name for name in CXX_COMPILERS if shutil.which(name)), "")
+    if not compiler or not shutil.which(compiler.split()[0]):
+        return False, f"no C++ compiler: {compiler or ', '.join(CXX_COMPILERS)} not found (set CXX)"
+    return True, compiler
 
 
 def import_registering(modules: Sequence[str], who: str) -> None:

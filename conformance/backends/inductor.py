@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -12,12 +11,11 @@ from typing import Any
 from conformance.backends.compiled import (
     CompiledBackend,
     compile_source,
+    cxx_compiler,
     requires,
     torch_capabilities,
 )
 from conformance.backends.protocol import BackendError
-
-COMPILERS = ("g++", "clang++", "c++")
 
 
 class InductorBackend(CompiledBackend):
@@ -41,10 +39,8 @@ class InductorBackend(CompiledBackend):
         ok, detail = requires(("torch",) if self.kind == "cpu" else ("torch", "triton"))
         if not ok or self.kind != "cpu":
             return ok, detail
-        compiler = os.environ.get("CXX") or next((name for name in COMPILERS if shutil.which(name)), "")
-        if not compiler or not shutil.which(compiler.split()[0]):
-            return False, f"no C++ compiler: {compiler or ', '.join(COMPILERS)} not found (set CXX)"
-        return True, f"{detail}, {compiler}"
+        found, compiler = cxx_compiler()
+        return found, f"{detail}, {compiler}" if found else compiler
 
     def capabilities(self) -> dict[str, Any]:
         # What a GPU's kernels do to subnormals depends on its generation.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from conformance.backends.compiled import requires, torch_capabilities
+from conformance.backends.compiled import cxx_compiler, requires, torch_capabilities
 from conformance.backends.protocol import PROTOCOL_VERSION
 
 
@@ -33,9 +33,14 @@ class SpyreBackend:
             return "unknown"
 
     def availability(self) -> tuple[bool, str]:
-        """Whether torch is installed. The C++ part of the device is built by the first `setup` of each torch."""
+        """Whether torch is installed. The first `setup` with a torch builds the C++ part of the device; whether that
+        has happened cannot be told without importing both."""
         available, detail = requires(("torch",))
-        return available, f"simulated, on {detail}" if available else detail
+        if not available:
+            return False, detail
+        found, compiler = cxx_compiler()
+        doubt = "" if found else f"; if its C++ part was built before, as there is {compiler}"
+        return True, f"simulated, on {detail}{doubt}"
 
     def capabilities(self) -> dict[str, Any]:
         """What the device declares about itself."""

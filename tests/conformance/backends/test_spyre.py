@@ -32,6 +32,13 @@ def test_says_what_it_is(backend: SpyreBackend) -> None:
     assert eval(backend.compile_source.format(dynamic=False), {"torch": torch, "fn": torch.sin}) is not None
 
 
+def test_says_that_a_compiler_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    available, reason = SpyreBackend().availability()
+    assert available, "an earlier build may be there"
+    assert "no C++ compiler: /nonexistent/c++ not found" in reason
+
+
 def test_observes_kernels_lowerings_fallbacks_and_copies(backend: SpyreBackend) -> None:
     x = torch.randn(4, 8, device="spyre")
     backend.compile(torch.neg, dynamic=False)(x)  # the first compilation of a process makes constants on the device
