@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from conformance import trees
+from conformance.callables import Converter, driven
 from conformance.cases import Direction, Sample
 
 SEED = 20_240_229  # any fixed number: both sides draw the same random numbers where their generators agree
@@ -168,10 +169,6 @@ def _fills_storage(t: Tensor) -> bool:
             return False
         step *= size
     return t.storage_offset() == 0 and t.numel() * t.element_size() == t.untyped_storage().nbytes()
-
-
-Converter = Callable[[Any], Any]
-"""Maps a tensor elementwise (same shape and strides, perhaps another dtype), and any other value, to a substitute."""
 
 
 class _Copier:
@@ -420,13 +417,15 @@ def run_sample(
     around: Callable[[], AbstractContextManager[Any]] | None = None,
     cotangents: Sequence[Sequence[Tensor]] | None = None,
 ) -> CallResult:
-    """Runs `fn` (the compiled callable) on the sample's inputs and then on each of its replays.
+    """Runs the judged call through `fn` (the compiled callable) on the sample's inputs and on each of its replays.
 
     `cotangents`: those of the reference, for the first call and each replay (`Reference.cotangents`). The output
     tensors of the first call are looked at again after the last replay: if a later call wrote into them, the returned
     values are the overwritten ones and the judge sees it.
     """
     calls = [(sample.args, sample.kwargs), *sample.replays]
+    call = driven(sample, fn)
+    direction = Direction.FORWARD if sample.drive is not None else Direction(direction)
     ready = [
         prepare(a, k, direction=direction, device=device, differentiable=sample.differentiable, on_cpu=sample.on_cpu)
         for a, k in calls
@@ -434,7 +433,7 @@ def run_sample(
     results = []
     for i, prepared in enumerate(ready):
         given = cotangents[i] if cotangents is not None and i < len(cotangents) else None
-        results.append(invoke(prepared, fn, around=around, cotangents=given, keep_live=len(ready) > 1))
+        results.append(invoke(prepared, call, around=around, cotangents=given, keep_live=len(ready) > 1))
     if len(results) == 1:
         return results[0]
     first, *later = (_reread(r) for r in results)

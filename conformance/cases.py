@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from conformance.budgets import Budgets
+
 
 class ShapeMode(StrEnum):
     """How shapes are compiled: every size a constant, or `dynamic=True`."""
@@ -104,11 +106,14 @@ class Sample:
 
     The judged call is `fn(*args, **kwargs)`; it returns a pytree of tensors and plain values. In the backward direction
     the engine itself sets requires_grad on the floating and complex inputs that `differentiable` names and calls
-    autograd.
+    autograd. `fn` may be a `torch.nn.Module`: each run gets a copy, with its parameters and buffers on the device.
+
+    With `drive` the judged call is `drive(fn, *args, **kwargs)`, in which only `fn` is compiled: a decode loop, say, or
+    training steps. It differentiates itself what it wants differentiated, in either direction.
     """
 
     index: int
-    fn: Callable[..., Any]
+    fn: Callable[..., Any]  # what is compiled
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     numerics: NumericalClass
@@ -116,6 +121,9 @@ class Sample:
     source: str  # Python expression for the callable in a repro script, e.g. "torch.nn.functional.softmax"
     differentiable: tuple[int, ...] | None = None  # positions among flattened tensor inputs; None: as they come
     on_cpu: tuple[int, ...] = ()  # positions among flattened tensor inputs that the callable wants on the CPU always
+    drive: Callable[..., Any] | None = None  # the judged call, given the compiled callable first; None: call it
+    fullgraph: bool = False  # compile so that a graph break is an error
+    budgets: Budgets = field(default_factory=Budgets)
     replays: tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...] = ()  # further calls of the same compiled callable
     exact_fn: Callable[..., Any] | None = None  # fn with dtype-dependent defaults resolved, for the float64 run
     check: Callable[..., str | None] | None = None  # property class: (inputs, output, reference) -> complaint or None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from conformance import calls, fingerprints, literals, repro, stages
+from conformance import callables, calls, fingerprints, literals, repro, stages
 from conformance.backends import registry
 from conformance.cases import Case, Direction, Sample, ShapeMode
 from conformance.isolation import memory
@@ -68,7 +68,7 @@ def failure_of(backend: Backend, case: Case, sample: Sample) -> Failure:
             break
         try:
             result = calls.run_sample(
-                sample.fn if on_device else _compiled(backend, case, sample),
+                callables.on_device(sample, backend.device) if on_device else _compiled(backend, case, sample),
                 sample,
                 direction=case.direction,
                 device=backend.device,
@@ -86,7 +86,7 @@ def _compiled(backend: Backend, case: Case, sample: Sample) -> Any:
     begin = getattr(backend, "begin", None)
     if begin is not None:
         begin(case.sample_id(sample.index), calls=1 + len(sample.replays))
-    return backend.compile(sample.fn, dynamic=case.shape_mode is ShapeMode.DYNAMIC)
+    return callables.compiled(backend, case, sample)
 
 
 def _without_reference(backend: Backend, case: Case, sample: Sample, refused: ReferenceUnavailable) -> Failure:

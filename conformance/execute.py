@@ -12,11 +12,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from conformance import calls, fingerprints, ladder, observe, stages
+from conformance import callables, calls, fingerprints, ladder, observe, stages
 from conformance.backends import registry
-from conformance.cases import Case, Sample, ShapeMode
+from conformance.cases import Case, Sample
 from conformance.isolation import memory
 from conformance.judgement.findings import Check, Finding, Judgement
 from conformance.judgement.judge import judge
@@ -32,27 +30,6 @@ MESSAGE_LIMIT = 2000  # characters of a message that a record keeps
 TRACEBACK_LINES = 60  # innermost lines of a traceback that a record keeps
 
 OnStage = Callable[[Stage], None]
-
-
-class Budgets(msgspec.Struct, frozen=True):
-    """How often something may happen in a sample before a right answer becomes `budget`. None: as often as it likes."""
-
-    graph_breaks: int | None = None
-    recompiles: int | None = None
-    fallbacks: int | None = None
-
-    def exceeded(self, seen: observe.Seen) -> str:
-        """A sentence that names the first budget that was exceeded, or an empty string."""
-        counts = {
-            "graph_breaks": seen.break_count,
-            "recompiles": sum(item.count for item in seen.recompiles),
-            "fallbacks": sum((seen.fallbacks or {}).values()),
-        }
-        for name, count in counts.items():
-            allowed = getattr(self, name)
-            if allowed is not None and count > allowed:
-                return f"{count} {name.replace('_', ' ')}, at most {allowed} allowed"
-        return ""
 
 
 class _Meter:
@@ -87,7 +64,6 @@ def run_sample(
     suite: str,
     seed: int = 0,
     on_stage: OnStage | None = None,
-    budgets: Budgets = Budgets(),  # noqa: B008 - immutable
 ) -> Record:
     """The record of one sample on `backend`, which has been set up. Exceptions of the sample are in the record.
 
@@ -123,7 +99,7 @@ def run_sample(
     result: calls.CallResult | None = None
     failure: Exception | None = None
     try:
-        compiled = backend.compile(sample.fn, dynamic=case.shape_mode is ShapeMode.DYNAMIC)
+        compiled = callables.compiled(backend, case, sample)
         tell(Stage.RUN)
         result = calls.run_sample(
             compiled,
@@ -152,7 +128,7 @@ def run_sample(
         if verdict.ok:
             _judge_device_eager(record, case, sample, reference, backend)
         if record.outcome is Outcome.PASS:
-            _check_budgets(record, budgets, seen)
+            _check_budgets(record, sample, seen)
             record.support = _support(case, sample, seen, backend)
     record.judge_s = time.perf_counter() - clock
     record.cpu_s = time.process_time() - cpu
@@ -241,7 +217,11 @@ def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: R
         return
     try:
         result = calls.run_sample(
-            sample.fn, sample, direction=case.direction, device=backend.device, cotangents=reference.cotangents
+            callables.on_device(sample, backend.device),
+            sample,
+            direction=case.direction,
+            device=backend.device,
+            cotangents=reference.cotangents,
         )
     except Exception as error:
         _fail_by_exception(record, error, backend)
@@ -255,8 +235,13 @@ def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: R
     record.rungs = {ladder.DEVICE_EAGER: str(record.outcome)}
 
 
-def _check_budgets(record: Record, budgets: Budgets, seen: observe.Seen) -> None:
-    exceeded = budgets.exceeded(seen)
+def _check_budgets(record: Record, sample: Sample, seen: observe.Seen) -> None:
+    counts = {
+        "graph_breaks": seen.break_count,
+        "recompiles": sum(item.count for item in seen.recompiles),
+        "fallbacks": sum((seen.fallbacks or {}).values()),
+    }
+    exceeded = sample.budgets.exceeded(counts)
     if exceeded:
         record.outcome, record.stage, record.message = Outcome.BUDGET, Stage.RUN, exceeded
         record.fingerprint = fingerprints.of_budget(exceeded, op=record.subject)
@@ -268,7 +253,9 @@ def _support(case: Case, sample: Sample, seen: observe.Seen, backend: Backend) -
         return None  # something was compiled, and the backend tells nothing: no need to ask eager
     prepared = calls.prepare(sample.args, sample.kwargs, direction=case.direction)
     try:
-        dispatched = observe.eager_ops(sample.fn, prepared.args, prepared.kwargs)
+        dispatched = observe.eager_ops(
+            callables.driven(sample, callables.on_device(sample)), prepared.args, prepared.kwargs
+        )
     except Exception:
         return None  # a mode in the sample itself can refuse ours; then there is no evidence
     return support_of(

@@ -96,7 +96,7 @@ def _graphs(case: Case, sample: Sample) -> Iterator[Section]:
     """What Dynamo captures, on the CPU."""
     import torch
 
-    from conformance import calls
+    from conformance import callables, calls
 
     found: list[str] = []
 
@@ -108,7 +108,7 @@ def _graphs(case: Case, sample: Sample) -> Iterator[Section]:
     error = ""
     try:
         calls.run_sample(
-            torch.compile(sample.fn, backend=keep, dynamic=case.shape_mode is ShapeMode.DYNAMIC),
+            torch.compile(callables.on_device(sample), backend=keep, dynamic=case.shape_mode is ShapeMode.DYNAMIC),
             sample,
             direction=case.direction,
         )
@@ -120,7 +120,7 @@ def _graphs(case: Case, sample: Sample) -> Iterator[Section]:
 
 def _compiled(backend: Backend, case: Case, sample: Sample) -> Iterator[Section]:
     """What torch logs, and the backend says, while it compiles and runs the sample."""
-    from conformance import calls
+    from conformance import callables, calls
 
     getattr(backend, "reset", _nothing)()
     begin = getattr(backend, "begin", None)
@@ -129,7 +129,7 @@ def _compiled(backend: Backend, case: Case, sample: Sample) -> Iterator[Section]
     logs = sys.stderr if isinstance(sys.stderr, Logs) else Logs(sys.stderr)
     logs.lines.clear()
     with contextlib.suppress(Exception):  # it is run again for the record, which has the error
-        compiled = backend.compile(sample.fn, dynamic=case.shape_mode is ShapeMode.DYNAMIC)
+        compiled = callables.compiled(backend, case, sample)
         calls.run_sample(compiled, sample, direction=case.direction, device=backend.device)
     texts = logs.texts()
     for name, title in LOGS.items():

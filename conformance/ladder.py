@@ -154,6 +154,7 @@ def _rungs(
 ) -> Iterator[Step]:
     """Climbs lazily; ends after the first failed rung (and then the backend, if it is to be run again)."""
     from conformance.backends.registry import capabilities
+    from conformance.callables import compiled, on_device
 
     declared = capabilities(backend)
     # Upstream's rungs are allowed what the backend is allowed: only an error of that size explains the backend's.
@@ -161,9 +162,9 @@ def _rungs(
     dynamic = case.shape_mode is ShapeMode.DYNAMIC
     plan: list[tuple[str, str, Capabilities, Callable[[], Callable[..., Any]]]] = []
     if backend.device.partition(":")[0] != "cpu":
-        plan.append((DEVICE_EAGER, backend.device, declared, lambda: sample.fn))
+        plan.append((DEVICE_EAGER, backend.device, declared, lambda: on_device(sample, backend.device)))
     plan += [(rung, "cpu", on_cpu, _compiler(sample, name, dynamic)) for rung, name, _ in UPSTREAM_RUNGS]
-    last = (BACKEND, backend.device, declared, lambda: backend.compile(sample.fn, dynamic=dynamic))
+    last = (BACKEND, backend.device, declared, lambda: compiled(backend, case, sample))
     for rung, device, allowed, make in plan:
         step = _run(rung, device, allowed, make, case, sample, reference, judge, backend)
         yield step
@@ -178,7 +179,9 @@ def _compiler(sample: Sample, name: str, dynamic: bool) -> Callable[[], Callable
     def compile() -> Callable[..., Any]:
         import torch
 
-        return torch.compile(sample.fn, backend=name, dynamic=dynamic)
+        from conformance.callables import on_device
+
+        return torch.compile(on_device(sample), backend=name, dynamic=dynamic, fullgraph=sample.fullgraph)
 
     return compile
 

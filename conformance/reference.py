@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from conformance import trees
+from conformance.callables import direction_of, driven, on_device
 from conformance.calls import SEED, CallResult, Leaf, invoke, prepare, to_host
 from conformance.cases import Case, NumericalClass, Sample
 from conformance.judgement.stochastic import StochasticArithmetic, root_mean_square, stochastic_arithmetic
 from conformance.numerics import FORMATS, NumberFormat, round_to
+from conformance.widening import widened_dtype, widening
 
 PERTURBATIONS = 4  # random directions; a fifth run scales all inputs up together
 SLOW = 0.02  # seconds of one float64 run from which on one random direction must do
@@ -53,23 +55,13 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-_COMPLEX_OF = {torch.float64: torch.complex128, torch.float32: torch.complex64}
-
-
 def widened(x: Any, wide: torch.dtype, narrow: torch.dtype) -> Any:
     """An input for a run in `wide`: floating and complex tensors change, and dtypes at least as fine as `narrow`."""
     if isinstance(x, Tensor):
         if x.is_floating_point():
             return x.to(wide)
-        return x.to(_COMPLEX_OF[wide]) if x.is_complex() else x
-    if isinstance(x, torch.dtype):
-        fine = not (narrow.is_floating_point or narrow.is_complex) or (
-            (x.is_floating_point or x.is_complex) and torch.finfo(x).eps <= torch.finfo(narrow).eps
-        )
-        if x.is_floating_point and fine:
-            return wide
-        return _COMPLEX_OF[wide] if x.is_complex and fine else x
-    return x
+        return x.to(wide.to_complex()) if x.is_complex() else x
+    return widened_dtype(x, wide, narrow) if isinstance(x, torch.dtype) else x
 
 
 def _by_component(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -142,17 +134,22 @@ class Reference:
         convert_cotangent: Callable[[Tensor], Tensor],
         around: Callable[[], AbstractContextManager[Any]] | None = None,
     ) -> CallResult:
-        fn = self.sample.exact_fn or self.sample.fn
-        with _default_dtype(self.wide):
+        fn = driven(self.sample, self.sample.exact_fn or on_device(self.sample, convert=convert))
+        with _default_dtype(self.wide), self._inside():
             prepared = prepare(
                 self.args,
                 self.kwargs,
-                direction=self.case.direction,
+                direction=direction_of(self.case, self.sample),
                 differentiable=self.sample.differentiable,
                 convert=convert,
             )
             cotangents = [convert_cotangent(c) for c in self.same.cotangents]
             return invoke(prepared, fn, around=around, cotangents=cotangents)
+
+    def _inside(self) -> AbstractContextManager[Any]:
+        """A module may name a dtype in its code, where an op is given one."""
+        module = isinstance(self.sample.fn, torch.nn.Module)
+        return widening(self.wide, self.dtype) if module else nullcontext()
 
     def _widen(self, x: Any) -> Any:
         return widened(x, self.wide, self.dtype)
@@ -471,16 +468,18 @@ def _absolute(x: Any) -> Any:
 
 
 def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Reference:
+    direction = direction_of(case, sample)
+
     def once() -> CallResult:
-        prepared = prepare(args, kwargs, direction=case.direction, differentiable=sample.differentiable)
-        return invoke(prepared, sample.fn)
+        prepared = prepare(args, kwargs, direction=direction, differentiable=sample.differentiable)
+        return invoke(prepared, driven(sample, on_device(sample)))
 
     try:
         first = once()
     except Exception as error:
         text = (str(error).splitlines() or [""])[0][:200]
         raise ReferenceUnavailable(f"eager CPU raised {type(error).__name__}: {text}", error) from error
-    if case.direction == "bwd" and not any(isinstance(g.value, Tensor) for g in first.gradients):
+    if direction == "bwd" and not any(isinstance(g.value, Tensor) for g in first.gradients):
         raise ReferenceUnavailable("nothing to differentiate: no input got a gradient on the CPU")
     if not first.outputs and not _changed(first, args, kwargs):
         raise ReferenceUnavailable("nothing to compare: the call returns no value and changes no input")

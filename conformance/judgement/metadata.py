@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from conformance import trees
+from conformance.callables import driven, on_device
 from conformance.calls import CallResult, Leaf, Meta, prepare
 from conformance.judgement.findings import Check, Finding
 from conformance.reference import Reference
@@ -97,7 +98,8 @@ def _stays_on_cpu(reference: Reference, path: str) -> bool:
         prepared = prepare(
             reference.args, reference.kwargs, direction="fwd", device="meta", on_cpu=reference.sample.on_cpu
         )
-        output = reference.sample.fn(*prepared.args, **prepared.kwargs)
+        call = driven(reference.sample, on_device(reference.sample, "meta"))
+        output = call(*prepared.args, **prepared.kwargs)
     except Exception:  # the op has no meta kernel: no such evidence
         return False
     made = {p: t.device.type for p, t in trees.flatten(output, "output") if isinstance(t, Tensor)}

@@ -7,6 +7,7 @@ import torch
 
 from conformance import execute
 from conformance.backends.eager import EagerBackend
+from conformance.budgets import Budgets
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
 from conformance.outcomes import Outcome, Stage, Support
 
@@ -39,8 +40,8 @@ def sample_of(fn, *args, **fields):
 
 def run(fn, compiled=None, *args, direction=Direction.FORWARD, budgets=None):
     extra = {} if budgets is None else {"budgets": budgets}
-    sample = sample_of(fn, *(args or (X,)))
-    return execute.run_sample(Compiler(compiled), case_of(direction), sample, suite="ops", seed=3, **extra)
+    sample = sample_of(fn, *(args or (X,)), **extra)
+    return execute.run_sample(Compiler(compiled), case_of(direction), sample, suite="ops", seed=3)
 
 
 def raises(error):
@@ -147,7 +148,7 @@ def breaking(x):
 @pytest.mark.parametrize(("allowed", "outcome"), [(None, Outcome.PASS), (1, Outcome.PASS), (0, Outcome.BUDGET)])
 def test_graph_breaks_have_a_budget(allowed, outcome):
     compiled = torch.compile(breaking, backend="eager")
-    record = run(breaking, compiled, budgets=execute.Budgets(graph_breaks=allowed))
+    record = run(breaking, compiled, budgets=Budgets(graph_breaks=allowed))
     assert record.outcome is outcome
     assert sum(item.count for item in record.breaks) == 1
     assert record.graphs == 2

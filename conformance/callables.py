@@ -1,0 +1,54 @@
+"""From a sample to what is called: its function or module, on a device, compiled, driven."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from conformance.cases import Case, Direction, Sample, ShapeMode
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Backend
+
+Converter = Callable[[Any], Any]
+"""Maps a tensor elementwise (same shape and strides, perhaps another dtype), and any other value, to a substitute."""
+
+
+def on_device(
+    sample: Sample, device: str | torch.device = "cpu", convert: Converter | None = None
+) -> Callable[..., Any]:
+    """What is compiled, for tensors on `device`: the sample's function, or a copy of its module.
+
+    The copy has its parameters and buffers on the device, after `convert`; what shared a parameter shares it again.
+    """
+    if not isinstance(sample.fn, torch.nn.Module):
+        return sample.fn
+    module, target = sample.fn, torch.device(device)
+    made: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        moved = tensor.detach() if convert is None else convert(tensor.detach())
+        moved = moved.to(target, copy=True)
+        if isinstance(tensor, torch.nn.Parameter):
+            moved = torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
+        made[id(tensor)] = moved
+    return copy.deepcopy(module, made)
+
+
+def compiled(backend: Backend, case: Case, sample: Sample) -> Callable[..., Any]:
+    """What `backend` makes of it, compiled as the case and the sample want."""
+    dynamic = case.shape_mode is ShapeMode.DYNAMIC
+    return backend.compile(on_device(sample, backend.device), dynamic=dynamic, fullgraph=sample.fullgraph)
+
+
+def driven(sample: Sample, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The judged call through `fn`, which is the sample's own, a copy of it, or what was compiled of it."""
+    return fn if sample.drive is None else functools.partial(sample.drive, fn)
+
+
+def direction_of(case: Case, sample: Sample) -> Direction:
+    """In which direction the engine calls: what is driven differentiates itself."""
+    return case.direction if sample.drive is None else Direction.FORWARD
