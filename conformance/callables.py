@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from conformance.cases import Case, Direction, Sample, ShapeMode
+from conformance.cases import Case, Direction, Sample
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Backend
@@ -40,8 +40,8 @@ def on_device(
 
 def compiled(backend: Backend, case: Case, sample: Sample) -> Callable[..., Any]:
     """What `backend` makes of it, compiled as the case and the sample want."""
-    dynamic = case.shape_mode is ShapeMode.DYNAMIC
-    return backend.compile(on_device(sample, backend.device), dynamic=dynamic, fullgraph=sample.fullgraph)
+    module = on_device(sample, backend.device)
+    return backend.compile(module, dynamic=case.shape_mode.dynamic, fullgraph=sample.fullgraph)
 
 
 def driven(sample: Sample, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,10 +18,17 @@ from conformance.budgets import Budgets
 
 
 class ShapeMode(StrEnum):
-    """How shapes are compiled: every size a constant, or `dynamic=True`."""
+    """How shapes are compiled: every size a constant; every size symbolic from the start; or, as `torch.compile` does
+    when it is told nothing, constants first, and symbols for what is marked dynamic or has changed."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
+    AUTOMATIC = "automatic"
+
+    @property
+    def dynamic(self) -> bool | None:
+        """The argument of `torch.compile`."""
+        return {ShapeMode.STATIC: False, ShapeMode.DYNAMIC: True, ShapeMode.AUTOMATIC: None}[self]
 
 
 class Direction(StrEnum):
@@ -73,7 +80,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
         except ValueError:
             raise ValueError(
                 f"{text!r} is not a case id; one looks like "
-                "kind:subject:dtype:static|dynamic:fwd|bwd:lane[#sample], e.g. op:add:float16:static:fwd:samples#0"
+                "kind:subject:dtype:static|dynamic|automatic:fwd|bwd:lane[#sample], "
+                "e.g. op:add:float16:static:fwd:samples#0"
             ) from None
 
 
@@ -133,6 +141,11 @@ class Sample:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
+class NotBuildable(Exception):
+    """A case that the suite has and cannot make here, a package being absent, say. The message is the reason: its
+    samples are skipped with it."""
+
+
 class Suite(Protocol):
     """Provides cases; found by the entry-point group `conformance.suites`. Runs in the supervised child."""
 
@@ -144,7 +157,7 @@ class Suite(Protocol):
         ...
 
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
-        """The samples of a case in index order, made lazily."""
+        """The samples of a case in index order, made lazily. Raises `NotBuildable`."""
         ...
 
     def excluded(self, options: Options) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ import torch
 
 from conformance import callables, calls, fingerprints, literals, repro, stages
 from conformance.backends import registry
-from conformance.cases import Case, Direction, Sample, ShapeMode
+from conformance.cases import Case, Direction, Sample
 from conformance.isolation import memory
 from conformance.judgement.findings import Check, Finding, Judgement
 from conformance.judgement.judge import judge
@@ -47,7 +47,7 @@ def setting_of(backend: Backend, case: Case, sample: Sample) -> Setting:
         sample=case.sample_id(sample.index),
         backend=backend.name,
         imports=backend.imports,
-        compiled=backend.compile_source.format(dynamic=case.shape_mode is ShapeMode.DYNAMIC),
+        compiled=backend.compile_source.format(dynamic=case.shape_mode.dynamic),
         device=backend.device,
         fn=sample.source,
         statements=source.statements,

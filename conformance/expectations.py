@@ -419,6 +419,7 @@ def _case_complaints(case: Any) -> Iterator[tuple[str, str]]:
         if not possible:
             yield (
                 "case",
-                f"`case = {pattern!r}` can match no id; one looks like kind:subject:dtype:static|dynamic:fwd|bwd:lane, "
+                f"`case = {pattern!r}` can match no id; one looks like "
+                "kind:subject:dtype:static|dynamic|automatic:fwd|bwd:lane, "
                 "with #sample where one sample is meant, e.g. op:sort:int64:*",
             )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from conformance.cases import Case, Sample, ShapeMode
+from conformance.cases import Case, Sample
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Backend
@@ -108,7 +108,7 @@ def _graphs(case: Case, sample: Sample) -> Iterator[Section]:
     error = ""
     try:
         calls.run_sample(
-            torch.compile(callables.on_device(sample), backend=keep, dynamic=case.shape_mode is ShapeMode.DYNAMIC),
+            torch.compile(callables.on_device(sample), backend=keep, dynamic=case.shape_mode.dynamic),
             sample,
             direction=case.direction,
         )

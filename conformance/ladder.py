@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from conformance.backends.protocol import Backend, Capabilities
-from conformance.cases import Case, Direction, Sample, ShapeMode
+from conformance.cases import Case, Direction, Sample
 from conformance.isolation import forked
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.stages import chain, is_refusal, stage_of
@@ -159,7 +159,7 @@ def _rungs(
     declared = capabilities(backend)
     # Upstream's rungs are allowed what the backend is allowed: only an error of that size explains the backend's.
     on_cpu = msgspec.structs.replace(declared, device="cpu")
-    dynamic = case.shape_mode is ShapeMode.DYNAMIC
+    dynamic = case.shape_mode.dynamic
     plan: list[tuple[str, str, Capabilities, Callable[[], Callable[..., Any]]]] = []
     if backend.device.partition(":")[0] != "cpu":
         plan.append((DEVICE_EAGER, backend.device, declared, lambda: on_device(sample, backend.device)))
@@ -175,7 +175,7 @@ def _rungs(
     _reset(backend)
 
 
-def _compiler(sample: Sample, name: str, dynamic: bool) -> Callable[[], Callable[..., Any]]:
+def _compiler(sample: Sample, name: str, dynamic: bool | None) -> Callable[[], Callable[..., Any]]:
     def compile() -> Callable[..., Any]:
         import torch
 

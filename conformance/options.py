@@ -34,7 +34,7 @@ OPTIONS = (
     Option("tier", "TIER", "how much to run: smoke (default), pr or nightly"),
     Option("op", "GLOB", "only subjects (ops, models, ...) that match", many=True),
     Option("dtype", "DTYPE", "only this dtype, e.g. float16", many=True),
-    Option("shape-mode", "MODE", "only static or dynamic", many=True),
+    Option("shape-mode", "MODE", "only static, dynamic or automatic", many=True),
     Option("direction", "DIRECTION", "only fwd or bwd", many=True),
     Option("lane", "LANE", "only this lane, e.g. samples", many=True),
     Option("seed", "N", "seed of all inputs (default 0)"),

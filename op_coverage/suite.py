@@ -249,7 +249,8 @@ def _first_telling(case: Case, info: upstream.OpInfo, samples: Iterator[OpSample
 
 
 def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:
-    from op_coverage import classes, defaults, growth, inputs, properties, sources
+    from conformance import digests
+    from op_coverage import classes, defaults, growth, properties, sources
 
     backward = case.direction is Direction.BACKWARD
     source = sources.backward_expression(info, sample.origin) if backward else sources.expression(info)
@@ -264,7 +265,7 @@ def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:
     else:
         fn = sources.evaluate(source)
     # With symbolic sizes the same callable must serve other sizes.
-    resizable = case.shape_mode is ShapeMode.DYNAMIC and case.subject not in growth.FIXED
+    resizable = case.shape_mode is not ShapeMode.STATIC and case.subject not in growth.FIXED
     replays = growth.grown(fn, sample.args, sample.kwargs) if resizable else []
     kind = classes.lookup(case.subject).of_call(sample.args, sample.kwargs)
     numerics = kind.numerics_of(case.direction)
@@ -275,7 +276,7 @@ def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:
         args=sample.args,
         kwargs=sample.kwargs,
         numerics=numerics,
-        digest=inputs.digest(f"{case.subject}\0{source}", [(sample.args, sample.kwargs), *replays]),
+        digest=digests.of_calls(f"{case.subject}\0{source}", [(sample.args, sample.kwargs), *replays]),
         source=source,
         differentiable=sample.differentiable if backward else None,
         on_cpu=ON_CPU.get(case.subject, ()),

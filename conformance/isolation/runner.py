@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from conformance import fingerprints
+from conformance.cases import NotBuildable
 from conformance.isolation import memory, process, wire
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.records import Record
@@ -108,6 +109,9 @@ class Runner:
                 self._begin_build(request)
         except _Gone:
             raise
+        except NotBuildable as error:
+            self._send_record(self._not_buildable(request, last + 1, error))
+            count += 1
         except BaseException as error:
             # A generator that raised has ended: how many samples would have followed is not known.
             self._exit_if_forked()
@@ -156,6 +160,17 @@ class Runner:
         if record.outcome is Outcome.ERROR and memory.is_exhausted(record.message):
             record.outcome = Outcome.OOM
         return record
+
+    def _not_buildable(self, request: wire.RunCase, index: int, error: NotBuildable) -> Record:
+        return Record.of(
+            request.case,
+            index,
+            suite=self.suites[request.suite].name,
+            backend=self.backend.name,
+            outcome=Outcome.SKIPPED,
+            seed=request.options.seed,
+            reason=" ".join(str(error).split()),
+        )
 
     def _escaped(self, request: wire.RunCase, index: int, error: BaseException) -> Record:
         """A record of an exception that nothing else has judged."""

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import ClassVar
 
-from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
+from conformance.cases import Case, Direction, NotBuildable, NumericalClass, Sample, ShapeMode
 from conformance.outcomes import Outcome, Stage
 from conformance.records import Record
 
@@ -264,6 +264,10 @@ def _garbage_on_every_socket():
     time.sleep(1000)
 
 
+def _build_not_possible():
+    raise NotBuildable("needs the package natten")
+
+
 def _build_raises():
     raise ValueError("no inputs for this")
 
@@ -317,6 +321,7 @@ DEEDS = {
     "garbage_on_every_socket": _garbage_on_every_socket,
     "recurse": _recurse,
     "build_raises": _build_raises,
+    "build_not_possible": _build_not_possible,
     "build_segfault": _segfault,
     "build_hang": _busy,
     "build_fine": _fine,

@@ -150,6 +150,13 @@ def test_a_sample_that_cannot_be_built_ends_its_case(supervisor, deed, outcome):
     assert log.done == {str(case(f"do_{deed}")): 2}
 
 
+def test_what_cannot_be_built_here_is_skipped_with_the_reason(supervisor):
+    records, log = run(supervisor, "build_not_possible")
+    assert [record.outcome for record in records] == [Outcome.PASS, Outcome.SKIPPED]
+    assert records[1].reason == "needs the package natten"
+    assert log.done == {str(case("do_build_not_possible")): 2}
+
+
 def test_a_crash_in_building_counts_only_in_a_fresh_process(supervisor):
     records, _ = run(supervisor, "build_segfault")
     assert "second try: while this sample was built after others" in records[1].reason
