@@ -1,0 +1,73 @@
+"""exceptions.toml, read and checked."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from models.zoo import builders
+from models.zoo.recipe import InputSpec
+
+FILE = Path(__file__).with_name("exceptions.toml")
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What cannot be derived about a type, or about one task of it."""
+
+    reason: str = ""
+    config: dict[str, Any] = {}  # put on top of the shrunken config
+    base: dict[str, Any] = {}  # passed to the class for the default that is shrunk
+    keep: list[str] = []  # paths of fields that stay at their default
+    inputs: dict[str, InputSpec] = {}  # instead of the guessed ones
+    only: list[str] = []  # of the guessed inputs, these
+    drop: list[str] = []  # guessed inputs that are not passed
+    builder: str | None = None  # makes the model: a name in builders.MODELS
+    requires: list[str] = []  # packages that must be importable
+    unsupported: str | None = None  # why there is no tiny model
+
+    @property
+    def specs(self) -> dict[str, InputSpec]:
+        return self.inputs
+
+
+class BadExceptions(ValueError):
+    """exceptions.toml cannot be used; the message names the file, the entry and the key."""
+
+
+def parse(text: str, source: str) -> dict[str, Entry]:
+    """Entries by `type` or `type/task`. Raises BadExceptions."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadExceptions(f"{source}: {error}") from error
+    entries = {}
+    for key, table in tables.items():
+        try:
+            entry = msgspec.convert(table, Entry)
+        except msgspec.ValidationError as error:
+            raise BadExceptions(f"{source}: [{key}]: {error}") from error
+        if not (entry.reason or entry.unsupported):
+            raise BadExceptions(f"{source}: [{key}]: needs a reason")
+        if entry.builder and entry.builder not in builders.MODELS:
+            raise BadExceptions(f"{source}: [{key}]: builder: no function {entry.builder!r} in builders.MODELS")
+        for name, spec in entry.inputs.items():
+            if spec.kind == "builder" and spec.builder not in builders.ARGUMENTS:
+                raise BadExceptions(f"{source}: [{key}]: inputs.{name}: no {spec.builder!r} in builders.ARGUMENTS")
+        entries[key] = entry
+    return entries
+
+
+@functools.cache
+def entries() -> dict[str, Entry]:
+    """All of exceptions.toml. Raises BadExceptions."""
+    return parse(FILE.read_text(), FILE.name)
+
+
+def entry(model_type: str, task: str) -> Entry:
+    """The entry of a task of a type, else of the type, else an empty one."""
+    found = entries()
+    return found.get(f"{model_type}/{task}") or found.get(model_type) or Entry()

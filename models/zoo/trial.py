@@ -1,0 +1,110 @@
+"""Runs a tiny model and says whether its recipe holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from models.zoo import recipe as recipes
+from models.zoo.recipe import Recipe
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+SECONDS = 1.0
+"""How long a forward may take."""
+
+
+class Rejected(Exception):
+    """A model ran, but what it returned cannot be a reference. The message says why."""
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in what a model returned, in a stable order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for v in value.values():
+            yield from tensors(v)
+    elif isinstance(value, list | tuple):
+        for v in value:
+            yield from tensors(v)
+
+
+def forward(model: nn.Module, recipe: Recipe, batch: int, length: int) -> list[torch.Tensor]:
+    """The tensors that the model returns for the recipe's inputs. Raises whatever the model raises."""
+    import torch
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # some models draw noise in evaluation mode, too
+        return list(tensors(model(**recipes.inputs(recipe, batch=batch, length=length))))
+
+
+def check(model: nn.Module, recipe: Recipe, batch: int, length: int) -> bool:
+    """Whether all that the model returns is finite. Raises Rejected where it returns nothing, NaN, nothing but zeros,
+    or not the same bits twice, or takes too long; and whatever the model raises."""
+    import torch
+
+    first = forward(model, recipe, batch, length)
+    started = time.perf_counter()
+    second = forward(model, recipe, batch, length)
+    seconds = time.perf_counter() - started
+    if not first:
+        raise Rejected("the model returns no tensor")
+    if any(bool(torch.isnan(t).any()) for t in first if t.is_floating_point()):
+        raise Rejected("the model returns NaN")
+    if len(first) != len(second) or not all(map(torch.equal, first, second)):
+        raise Rejected("the model does not return the same twice")
+    if not any(bool(t.any()) for t in first):
+        raise Rejected("the model returns nothing but zeros")
+    if seconds > SECONDS:
+        raise Rejected(f"a forward takes {seconds:.1f} s")
+    return all(bool(torch.isfinite(t).all()) for t in first if t.is_floating_point())
+
+
+def settle(model: nn.Module, recipe: Recipe) -> Recipe:
+    """The recipe with what only running shows: which sizes really vary. Raises as `check` does."""
+    finite = check(model, recipe, 2, 16)
+    recipe = msgspec.structs.replace(recipe, finite=finite)
+    free = recipes.dims(recipe.inputs)
+    multiple = 1
+    if "length" in free:
+        if not _runs(model, recipe, 2, 24):
+            recipe, free = _freeze(recipe, "length", 16), free - {"length"}
+        elif not (_runs(model, recipe, 2, 13) and _runs(model, recipe, 2, 33)):
+            multiple = 8
+    if "batch" in free and not (_runs(model, recipe, 1, 16) and _runs(model, recipe, 3, 16)):
+        recipe, free = _freeze(recipe, "batch", 2), free - {"batch"}
+    return msgspec.structs.replace(
+        recipe,
+        lengths="length" in free,
+        length_multiple=multiple,
+        batched="batch" in free,
+        parameters=sum(p.numel() for p in model.parameters()),
+    )
+
+
+def _runs(model: nn.Module, recipe: Recipe, batch: int, length: int) -> bool:
+    try:
+        outputs = forward(model, recipe, batch, length)
+    except Exception:  # any error says the same: not at this size
+        return False
+    return not any(bool((t != t).any()) for t in outputs if t.is_floating_point())
+
+
+def _freeze(recipe: Recipe, name: str, number: int) -> Recipe:
+    """With a number in place of a symbolic size."""
+
+    def fixed(dim: int | str) -> int | str:
+        return recipes.size(dim, number, number) if isinstance(dim, str) and name in dim else dim
+
+    inputs = {
+        k: msgspec.structs.replace(spec, shape=tuple(map(fixed, spec.shape))) for k, spec in recipe.inputs.items()
+    }
+    return msgspec.structs.replace(recipe, inputs=inputs)

@@ -1,0 +1,86 @@
+"""Weights that make a tiny random model informative.
+
+What transformers initialises with is made for training: standard deviations of 0.02, biases, gates and layer scales of
+zero or almost zero. At a width of 64 that leaves outputs which hardly depend on the inputs, and a comparison of two
+backends would compare zeros. Here every matrix preserves variance, and what is constant gets some spread.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+KEPT = re.compile(
+    r"(?:^|\.)(?:A_log|A|D|dt_bias|dt_proj\.bias|time_decay|time_first|decay\w*|w_gate\w*|recurrent_param|lambda_?\w*|"
+    r"log_vars?|logit_scale\w*|logit_bias|inv_freq|parametrizations\..*)$"
+)
+"""Parameters whose values mean something (decays, logarithms of time steps, temperatures): they stay as initialised."""
+
+_SPREAD = 0.1
+
+
+def _fan_in(module: nn.Module, name: str, parameter: torch.Tensor) -> int:
+    """How many products are summed into an output of a weight of two or more dimensions."""
+    from torch import nn
+
+    kind = type(module).__name__
+    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        return max(1, parameter.numel() // max(1, parameter.shape[1]) // max(1, module.stride[0]))
+    if kind == "Conv1D":  # GPT-2's linear layer, stored as (in, out)
+        return parameter.shape[0]
+    if isinstance(module, nn.Linear) or "Conv" in kind:
+        return parameter[0].numel()
+    return parameter.shape[-1]
+
+
+def _standard_deviation(module: nn.Module, name: str, parameter: torch.Tensor) -> float:
+    from torch import nn
+
+    if isinstance(module, nn.Embedding) or "Embedding" in type(module).__name__:
+        return 1.0
+    if parameter.shape[0] == 1 and name != "weight":  # class tokens, learned positions and queries
+        return 0.5
+    return float(max(1, _fan_in(module, name, parameter))) ** -0.5
+
+
+def draw(model: nn.Module, seed: int) -> None:
+    """Replaces the parameters of a model, and the statistics of its batch norms, in place; seeded."""
+    import torch
+    from torch import nn
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(like: torch.Tensor) -> torch.Tensor:
+        return torch.randn(like.shape, generator=generator)
+
+    seen: set[int] = set()
+    with torch.no_grad():
+        for prefix, module in model.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) in seen or not parameter.is_floating_point() or parameter.numel() == 0:
+                    continue
+                seen.add(id(parameter))
+                unset = not bool(torch.isfinite(parameter).all())
+                if KEPT.search(f"{prefix}.{name}") and not unset:
+                    continue
+                if parameter.dim() >= 2 and parameter.numel() > max(parameter.shape):
+                    parameter.copy_(normal(parameter) * _standard_deviation(module, name, parameter))
+                    padding = getattr(module, "padding_idx", None)
+                    if isinstance(module, nn.Embedding) and padding is not None:
+                        parameter[padding].zero_()
+                    continue
+                level = 0.0 if unset else float(parameter.flatten()[0])
+                if unset or bool(
+                    (parameter == level).all()
+                ):  # a constant: a bias, a norm's weight, a gate, a layer scale
+                    level = level if level == 0 or abs(level) >= _SPREAD else _SPREAD
+                    parameter.copy_(level + normal(parameter) * _SPREAD * (abs(level) or 1.0))
+        for module in model.modules():
+            mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+            if isinstance(mean, torch.Tensor) and isinstance(var, torch.Tensor):
+                mean.copy_(normal(mean) * _SPREAD)
+                var.copy_(1 + normal(var).abs() * _SPREAD)
