@@ -228,7 +228,7 @@ def _starts(subject: Subject, facts: Facts) -> Iterator[Inputs]:
     if "pixel_values" not in names:
         along = [n for n in along if n not in ("mm_token_type_ids", "token_type_ids")]
     for extra in [along, []] if along else [[]]:
-        for specs in itertools.islice(layouts.combinations([*names, *extra], facts, subject.parameters), 24):
+        for specs in itertools.islice(layouts.combinations([*names, *extra], facts, subject.parameters), 12):
             yield {**specs, **fixed}
 
 

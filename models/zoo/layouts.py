@@ -7,7 +7,7 @@ name that is not there has no guess, and a model that requires it needs an entry
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from models.zoo.facts import Facts
@@ -228,9 +228,13 @@ def known(name: str) -> bool:
     return name in _LAYOUTS
 
 
-def guesses(name: str, facts: Facts) -> list[Inputs]:
-    """Layouts of one parameter, with what must come along, the likeliest first. KeyError where there is none."""
-    return [{key or name: spec for key, spec in layout.items()} for layout in _LAYOUTS[name](facts)]
+def guesses(name: str, facts: Facts, parameters: Container[str]) -> list[Inputs]:
+    """Layouts of one parameter, with what must come along, the likeliest first. KeyError where there is none.
+
+    Layouts with arguments that the model does not take are left out; those with the most that it takes come first.
+    """
+    named = [{key or name: spec for key, spec in layout.items()} for layout in _LAYOUTS[name](facts)]
+    return sorted((layout for layout in named if all(key in parameters for key in layout)), key=lambda l: -len(l))
 
 
 def wanted(parameters: Mapping[str, bool], main: tuple[str, ...], *, encoder_decoder: bool) -> list[str]:
@@ -256,12 +260,11 @@ def companions(names: list[str], parameters: Mapping[str, bool]) -> list[str]:
 
 
 def combinations(names: list[str], facts: Facts, parameters: Mapping[str, bool]) -> Iterator[Inputs]:
-    """Every combination of guesses, the likeliest of each first. What a model does not take is left out."""
-    choices = [guesses(name, facts) for name in names if known(name)]
+    """Every combination of guesses, the likeliest of each first."""
+    choices = [guesses(name, facts, parameters) for name in names if known(name)]
     ranked = sorted(itertools.product(*(range(len(c)) for c in choices)), key=sum)
     for picks in ranked:
         made: Inputs = {}
         for choice, pick in zip(choices, picks, strict=True):
             made.update(choice[pick])
-        if all(name in parameters for name in made):
-            yield made
+        yield made

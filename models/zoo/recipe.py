@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from models.zoo import weights
+from models.zoo import packages, weights
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,7 @@ class InputSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: tuple[tuple[int, int], ...] = ()  # ids: (token, how often), at the start of every row: placeholders of images
     value: Any = None  # constant: as it is, or, where there is a shape, the elements, expanded to it
     builder: str | None = None  # a function of builders.py
+    seed: int = 0  # added to the seed of the call
 
 
 class Recipe(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -79,6 +80,7 @@ def model_class(model_type: str, class_name: str) -> type[nn.Module]:
     import transformers
     from transformers import CONFIG_MAPPING
 
+    packages.prepare()
     if hasattr(type(transformers), "__getattr__") and class_name in dir(transformers):
         found = getattr(transformers, class_name)
     else:
@@ -180,10 +182,10 @@ def inputs(
 
     from models.zoo import builders
 
-    generator = torch.Generator().manual_seed(seed)
     floating = dtype or torch.float32
     made: dict[str, Any] = {}
-    for name, spec in recipe.inputs.items():
+    for number, (name, spec) in enumerate(recipe.inputs.items()):
+        generator = torch.Generator().manual_seed(seed * 1009 + number * 101 + spec.seed)
         if spec.kind == "builder":
             made[name] = builders.argument(str(spec.builder))(recipe, batch, length, generator, floating)
         else:

@@ -23,7 +23,7 @@ from models.zoo.facts import Facts
 from models.zoo.layouts import Inputs
 
 if TYPE_CHECKING:
-    pass
+    import torch
 
 BATCH, LENGTH = 2, 16
 """The sizes at which inputs are tried."""
@@ -153,13 +153,27 @@ def placeholders(error: BaseException, specs: Inputs, context: Context) -> Input
     return None
 
 
+def idle_image(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:
+    """Placeholders for features that a model left out because there were none."""
+    found = re.search(r"do not depend on (.*)", str(error))
+    name = next((n for n in ("input_ids", "decoder_input_ids") if n in specs), None)
+    if found is None or name is None or specs[name].runs:
+        return None
+    kind = layouts.MODALITIES.get(found.group(1).split(", ")[0], "")
+    token = context.facts.token(*_KINDS.get(kind, ()))
+    if token is None:
+        return None
+    count = context.facts.number("num_query_tokens", "num_image_tokens", "image_seq_length", "num_queries", default=4)
+    return with_runs(specs, name, ((token, count),))
+
+
 # --- what is missing --------------------------------------------------------------------------------------------
 
 
 def _add(specs: Inputs, name: str, context: Context) -> Inputs | None:
     if name in specs or name not in context.parameters or not layouts.known(name):
         return None
-    return {**specs, **layouts.guesses(name, context.facts)[0]}
+    return {**specs, **layouts.guesses(name, context.facts, context.parameters)[0]}
 
 
 def named_in_message(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:
@@ -288,6 +302,7 @@ def drop_unknown(error: BaseException, specs: Inputs, context: Context) -> Input
 
 REPAIRS: tuple[Repair, ...] = (
     placeholders,
+    idle_image,
     drop_unknown,
     named_in_message,
     none_in_source,

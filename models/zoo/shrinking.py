@@ -165,6 +165,11 @@ def _is_config(value: Any) -> bool:
     return isinstance(value, PreTrainedConfig)
 
 
+_PLACEHOLDER = re.compile(r"(image|video|audio|speech)_token_(id|index)")
+_NEVER = 1 << 40
+"""No real vocabulary has ids from here on."""
+
+
 class _Tokens:
     """New ids for special tokens: what was one id stays one id, distinct ids stay distinct. From the top downwards."""
 
@@ -178,6 +183,10 @@ class _Tokens:
         if old not in self._new:
             self._new[old] = self._top - len(self._new)
         return self._new[old]
+
+    def invent(self) -> int:
+        """An id for a token that the default config does not have."""
+        return self(_NEVER + len(self._new))
 
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers", "depth")
@@ -210,19 +219,19 @@ def shrink(config: Any, rung: Rung, keep: frozenset[str] = frozenset()) -> dict[
     `keep` are paths of fields that stay at their default.
     """
     tokens = _Tokens({**rules().sizes, **rung.sizes}["vocab"])
-    return _shrink(config, "", rung, keep, tokens, top=True)
+    return _shrink(config, "", rung, keep, tokens, given=None)
 
 
 def _shrink(
-    config: Any, prefix: str, rung: Rung, keep: frozenset[str], tokens: _Tokens, *, top: bool
+    config: Any, prefix: str, rung: Rung, keep: frozenset[str], tokens: _Tokens, *, given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 
     defaults = default_fields(config)
     values = {k: v for k, v in vars(config).items() if not _IGNORED.fullmatch(k)}
     changed: dict[str, Any] = {}
-    if not top:
-        changed.update(_set_by_parent(config, defaults))
+    if given is not None:
+        changed.update(_set_by_parent(config, defaults, given or {}))
     counter = _layer_count(values)
     layers: list[int] | None = None
     if counter and prefix + counter not in keep:
@@ -233,8 +242,8 @@ def _shrink(
         for name, column in per_layer.items():
             if name in defaults and len(column) == count:
                 changed[name] = _plain([column[i] for i in layers])
-        if values.get("layer_types") and set(changed.get("layer_types", ["full"])) == {"linear_attention"}:
-            pass
+        if set(changed.get("layer_types", ())) == {"linear_attention"} and "mamba_n_heads" in values:
+            changed["layer_types"][-1] = "full_attention"  # a hybrid by its code, though not by its default config
     for name, value in values.items():
         path = prefix + name
         if path in keep or (name in changed and name == counter):
@@ -243,17 +252,25 @@ def _shrink(
             changed[name] = each_number(changed[name], lambda n, f=name, p=path: shrunk(f, p, n, rung))
             continue
         if isinstance(value, PreTrainedConfig):
-            inner = _shrink(value, path + ".", rung, keep, tokens, top=False)
+            inner = _shrink(value, path + ".", rung, keep, tokens, given=_given(config, name))
             if inner:
                 changed[name] = inner
             continue
         if isinstance(value, dict):
             if value and all(map(_is_config, value.values())):
-                changed[name] = {k: _shrink(v, f"{path}.{k}.", rung, keep, tokens, top=False) for k, v in value.items()}
+                changed[name] = {k: _shrink(v, f"{path}.{k}.", rung, keep, tokens, given={}) for k, v in value.items()}
+            continue
+        if value is None and _PLACEHOLDER.fullmatch(name):
+            changed[name] = tokens.invent()
+            continue
+        if value is None and name == "pad_token_id":
+            changed[name] = 0
             continue
         if name not in defaults and not _TOKEN.fullmatch(name):
             continue
-        if defaults.get(name) is None and not rung.fill and not _TOKEN.fullmatch(name):
+        rule = _rule(name, path)
+        listed = rule is not None and rule.scale is not None  # widths of stages do not follow from anything
+        if defaults.get(name) is None and not (rung.fill or listed or _TOKEN.fullmatch(name)):
             continue
         new = _special(name, path, value, values, layers, rung, tokens)
         if new is _GENERAL:
@@ -278,6 +295,13 @@ def _special(
     if name in ("image_size", "img_size", "pretrain_image_size", "crop_size", "input_size", "image_resolution"):
         size = image_size(values.get("patch_size", values.get("patch_stride")))
         return each_number(value, lambda n: min(n, size))
+    if (
+        name == "window_size"
+        and _number(value)
+        and values.get("spatial_merge_size")
+        and _number(values.get("patch_size"))
+    ):
+        return values["patch_size"] * values["spatial_merge_size"]  # in pixels
     if name in ("num_key_value_heads", "num_kv_heads") and _number(value):
         heads = values.get("num_attention_heads", values.get("n_head"))
         if value == heads or value == 1:
@@ -297,9 +321,15 @@ def _special(
     return _GENERAL
 
 
-def _set_by_parent(config: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _given(parent: Any, name: str) -> Mapping[str, Any]:
+    """What the class of a config passes to a nested one. An older transformers does not tell."""
+    spec = getattr(type(parent), "sub_configs_defaults", {}).get(name)
+    return getattr(spec, "init_kwargs", None) or {}
+
+
+def _set_by_parent(config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What a nested config has that its class would not give it, and its type where another could be meant."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {k: copy.deepcopy(_plain(v)) for k, v in given.items() if not _is_config(v)}
     try:
         own = type(config)()
     except Exception:  # a class without defaults of its own: everything was set by the parent
@@ -326,17 +356,30 @@ def _relate(config: Any, values: Mapping[str, Any], changed: dict[str, Any], run
         return changed.get(name, values.get(name))
 
     if "rope_parameters" in values:
-        _rescale_rope(values, changed, now)
+        _rescale_rope(config, values, changed, now)
     if hasattr(config, "out_features") and "stage_names" in vars(config):
         _relate_stages(config, values, changed, now)
     heads = now("num_heads")
     if isinstance(heads, list | tuple) and heads and _number(heads[0]) and _number(changed.get("embed_dim")):
         changed["embed_dim"] = heads[0] * 8  # the width of the first stage; it doubles from stage to stage as heads do
+    if all(_number(now(n)) for n in ("expand", "num_heads", "head_dim", "hidden_size")):
+        changed["num_heads"] = int(now("hidden_size") * now("expand")) // now("head_dim")
     if _number(now("mamba_n_heads")) and _number(now("mamba_d_head")) and _number(now("mamba_expand")):
         changed["mamba_n_heads"] = now("hidden_size") * now("mamba_expand") // now("mamba_d_head")
 
 
-def _rescale_rope(values: Mapping[str, Any], changed: dict[str, Any], now: Any) -> None:
+@functools.cache
+def hard_coded_sections(cls: type) -> list[int] | None:
+    """The rotary sections that the code of a model takes where its config names none."""
+    configuration = inspect.getsourcefile(cls) or ""
+    modelling = Path(configuration.replace("configuration_", "modeling_"))
+    if modelling == Path(configuration) or not modelling.exists():
+        return None
+    found = re.search(r"mrope_section[\"'], *[\[(](\d+), (\d+), (\d+)", modelling.read_text())
+    return [int(n) for n in found.groups()] if found else None
+
+
+def _rescale_rope(config: Any, values: Mapping[str, Any], changed: dict[str, Any], now: Any) -> None:
     """Sections of a rotary embedding add up to half of what is rotated."""
     rope = values["rope_parameters"]
     if not isinstance(rope, dict):
@@ -347,6 +390,9 @@ def _rescale_rope(values: Mapping[str, Any], changed: dict[str, Any], now: Any) 
         head = width // heads if _number(width) and _number(heads) else 16
     rope = copy.deepcopy(rope)
     touched = False
+    if not any("mrope_section" in part for part in [rope, *rope.values()] if isinstance(part, dict)):
+        if sections := hard_coded_sections(type(config)):
+            rope["mrope_section"] = sections
     for part in [rope, *[v for v in rope.values() if isinstance(v, dict)]]:
         sections = part.get("mrope_section")
         if sections:

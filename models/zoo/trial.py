@@ -37,13 +37,26 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors(v)
 
 
-def forward(model: nn.Module, recipe: Recipe, batch: int, length: int) -> list[torch.Tensor]:
-    """The tensors that the model returns for the recipe's inputs. Raises whatever the model raises."""
+def run(model: nn.Module, recipe: Recipe, batch: int, length: int) -> Any:
+    """What the model returns for the recipe's inputs. Raises whatever the model raises."""
     import torch
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # some models draw noise in evaluation mode, too
-        return list(tensors(model(**recipes.inputs(recipe, batch=batch, length=length))))
+        return model(**recipes.inputs(recipe, batch=batch, length=length))
+
+
+def forward(model: nn.Module, recipe: Recipe, batch: int, length: int) -> list[torch.Tensor]:
+    """The tensors that the model returns, in a stable order."""
+    return list(tensors(run(model, recipe, batch, length)))
+
+
+def results(outputs: Any) -> list[torch.Tensor]:
+    """The tensors that a model is run for: its logits, or else its last hidden state, or else all that it returns."""
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(outputs, dict) and outputs.get(name) is not None:
+            return list(tensors(outputs[name]))
+    return list(tensors(outputs))
 
 
 def check(model: nn.Module, recipe: Recipe, batch: int, length: int) -> bool:
@@ -68,9 +81,30 @@ def check(model: nn.Module, recipe: Recipe, batch: int, length: int) -> bool:
     return all(bool(torch.isfinite(t).all()) for t in first if t.is_floating_point())
 
 
+def idle_inputs(model: nn.Module, recipe: Recipe) -> list[str]:
+    """Inputs of which the outputs do not depend: floats and ids that can be drawn anew without any change."""
+    import torch
+
+    from models.zoo.recipe import InputSpec
+
+    before = results(run(model, recipe, 2, 16))
+    idle = []
+    for name, spec in recipe.inputs.items():
+        if spec.kind not in ("floats", "ids") or name.endswith("token_type_ids"):
+            continue
+        other = InputSpec(spec.kind, spec.shape, spec.dtype, spec.low, spec.high, spec.runs, seed=1)
+        changed = msgspec.structs.replace(recipe, inputs={**recipe.inputs, name: other})
+        after = results(run(model, changed, 2, 16))
+        if len(after) == len(before) and all(map(torch.equal, before, after)):
+            idle.append(name)
+    return idle
+
+
 def settle(model: nn.Module, recipe: Recipe) -> Recipe:
     """The recipe with what only running shows: which sizes really vary. Raises as `check` does."""
     finite = check(model, recipe, 2, 16)
+    if idle := idle_inputs(model, recipe):
+        raise Rejected(f"the outputs do not depend on {', '.join(idle)}")
     recipe = msgspec.structs.replace(recipe, finite=finite)
     free = recipes.dims(recipe.inputs)
     multiple = 1
