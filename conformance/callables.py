@@ -19,15 +19,15 @@ Converter = Callable[[Any], Any]
 
 
 def on_device(
-    sample: Sample, device: str | torch.device = "cpu", convert: Converter | None = None
+    fn: Callable[..., Any], device: str | torch.device = "cpu", convert: Converter | None = None
 ) -> Callable[..., Any]:
-    """What is compiled, for tensors on `device`: the sample's function, or a copy of its module.
+    """What is called with tensors on `device`: a function itself, of a module a copy.
 
     The copy has its parameters and buffers on the device, after `convert`; what shared a parameter shares it again.
     """
-    if not isinstance(sample.fn, torch.nn.Module):
-        return sample.fn
-    module, target = sample.fn, torch.device(device)
+    if not isinstance(fn, torch.nn.Module):
+        return fn
+    module, target = fn, torch.device(device)
     made: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         moved = tensor.detach() if convert is None else convert(tensor.detach())
@@ -40,8 +40,12 @@ def on_device(
 
 def compiled(backend: Backend, case: Case, sample: Sample) -> Callable[..., Any]:
     """What `backend` makes of it, compiled as the case and the sample want."""
-    module = on_device(sample, backend.device)
-    return backend.compile(module, dynamic=case.shape_mode.dynamic, fullgraph=sample.fullgraph)
+    fn = on_device(sample.fn, backend.device)
+    made = backend.compile(fn, dynamic=case.shape_mode.dynamic, fullgraph=sample.fullgraph)
+    if isinstance(fn, torch.nn.Module) and not hasattr(made, "named_parameters"):
+        made = functools.partial(made)  # has attributes: what drives a module may ask for its parameters
+        made.__dict__["named_parameters"] = fn.named_parameters
+    return made
 
 
 def driven(sample: Sample, fn: Callable[..., Any]) -> Callable[..., Any]:

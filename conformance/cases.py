@@ -133,7 +133,7 @@ class Sample:
     fullgraph: bool = False  # compile so that a graph break is an error
     budgets: Budgets = field(default_factory=Budgets)
     replays: tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...] = ()  # further calls of the same compiled callable
-    exact_fn: Callable[..., Any] | None = None  # fn with dtype-dependent defaults resolved, for the float64 run
+    exact_fn: Callable[..., Any] | None = None  # for the float64 run: fn with its dtype-dependent defaults resolved
     check: Callable[..., str | None] | None = None  # property class: (inputs, output, reference) -> complaint or None
     contraction_length: Callable[..., int] | None = None  # n of the bound, from (args, kwargs); None: estimated
     ulps: float | None = None  # elementwise class: allowed units in the last place; None: the judge's default

@@ -68,7 +68,7 @@ def failure_of(backend: Backend, case: Case, sample: Sample) -> Failure:
             break
         try:
             result = calls.run_sample(
-                callables.on_device(sample, backend.device) if on_device else _compiled(backend, case, sample),
+                callables.on_device(sample.fn, backend.device) if on_device else _compiled(backend, case, sample),
                 sample,
                 direction=case.direction,
                 device=backend.device,

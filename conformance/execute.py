@@ -217,7 +217,7 @@ def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: R
         return
     try:
         result = calls.run_sample(
-            callables.on_device(sample, backend.device),
+            callables.on_device(sample.fn, backend.device),
             sample,
             direction=case.direction,
             device=backend.device,
@@ -254,7 +254,7 @@ def _support(case: Case, sample: Sample, seen: observe.Seen, backend: Backend) -
     prepared = calls.prepare(sample.args, sample.kwargs, direction=case.direction)
     try:
         dispatched = observe.eager_ops(
-            callables.driven(sample, callables.on_device(sample)), prepared.args, prepared.kwargs
+            callables.driven(sample, callables.on_device(sample.fn)), prepared.args, prepared.kwargs
         )
     except Exception:
         return None  # a mode in the sample itself can refuse ours; then there is no evidence

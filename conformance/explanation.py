@@ -108,7 +108,7 @@ def _graphs(case: Case, sample: Sample) -> Iterator[Section]:
     error = ""
     try:
         calls.run_sample(
-            torch.compile(callables.on_device(sample), backend=keep, dynamic=case.shape_mode.dynamic),
+            torch.compile(callables.on_device(sample.fn), backend=keep, dynamic=case.shape_mode.dynamic),
             sample,
             direction=case.direction,
         )

@@ -162,7 +162,7 @@ def _rungs(
     dynamic = case.shape_mode.dynamic
     plan: list[tuple[str, str, Capabilities, Callable[[], Callable[..., Any]]]] = []
     if backend.device.partition(":")[0] != "cpu":
-        plan.append((DEVICE_EAGER, backend.device, declared, lambda: on_device(sample, backend.device)))
+        plan.append((DEVICE_EAGER, backend.device, declared, lambda: on_device(sample.fn, backend.device)))
     plan += [(rung, "cpu", on_cpu, _compiler(sample, name, dynamic)) for rung, name, _ in UPSTREAM_RUNGS]
     last = (BACKEND, backend.device, declared, lambda: compiled(backend, case, sample))
     for rung, device, allowed, make in plan:
@@ -181,7 +181,7 @@ def _compiler(sample: Sample, name: str, dynamic: bool | None) -> Callable[[], C
 
         from conformance.callables import on_device
 
-        return torch.compile(on_device(sample), backend=name, dynamic=dynamic, fullgraph=sample.fullgraph)
+        return torch.compile(on_device(sample.fn), backend=name, dynamic=dynamic, fullgraph=sample.fullgraph)
 
     return compile
 

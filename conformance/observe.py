@@ -42,6 +42,7 @@ __all__ = [
     "Seen",
     "eager_ops",
     "is_refusal",
+    "mark_dynamic",
     "merge",
     "observe",
     "out_of_tree_device",
@@ -50,6 +51,9 @@ __all__ = [
 ]
 
 TORCH = str(Path(torch.__file__).parent) + os.sep
+
+# Private by its package name only: documented as the way to say that a size varies.
+mark_dynamic = torch._dynamo.mark_dynamic
 
 
 class Seen(msgspec.Struct, kw_only=True):

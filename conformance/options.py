@@ -32,6 +32,7 @@ OPTIONS = (
     Option("backend-options", "KEY=VALUE", "option of the backend, or a JSON object with all of them", many=True),
     Option("device", "DEVICE", "device of the backend, where it has a choice"),
     Option("tier", "TIER", "how much to run: smoke (default), pr or nightly"),
+    Option("suite", "NAME", "only this suite, where a directory has several", many=True),
     Option("op", "GLOB", "only subjects (ops, models, ...) that match", many=True),
     Option("dtype", "DTYPE", "only this dtype, e.g. float16", many=True),
     Option("shape-mode", "MODE", "only static, dynamic or automatic", many=True),

@@ -46,6 +46,7 @@ class SuiteItems:
 _settings = pytest.StashKey["Settings"]()
 _run_dir = pytest.StashKey["Path | None"]()
 _session = pytest.StashKey["Session"]()
+_nothing = pytest.StashKey["dict[str, str]"]()  # node of a suite of which nothing is selected -> why
 
 
 # ---------------------------------------------------------------------------------------------------------- options
@@ -155,6 +156,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.Collector | None:
     if not isinstance(obj, SuiteItems):
         return None
+    wanted = collector.config.option.conformance_suite
+    if wanted and obj.suite not in [name for text in wanted for name in text.split(",")]:
+        collector.config.stash.setdefault(_nothing, {})[collector.nodeid] = f"--suite leaves out {obj.suite!r}"
+        return None
     return SuiteCollector.from_parent(collector, name=name, declared=obj)
 
 
@@ -189,8 +194,11 @@ class SuiteCollector(pytest.Collector):
             listing = session.listing(self.suite)
         except CannotStart as error:
             raise self.CollectError(_with_detail(error, session)) from None
-        except (Nothing, ExpectationError) as error:
+        except ExpectationError as error:
             raise self.CollectError(str(error)) from None
+        except Nothing as error:  # a mistake, unless another suite has what is selected
+            self.config.stash.setdefault(_nothing, {})[self.nodeid] = str(error)
+            return
         for case in listing.cases:
             yield CaseItem.from_parent(self, name=str(case), suite=self.suite, case=case)
 
@@ -248,6 +256,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if isinstance(report.longrepr, tuple):  # a skip: say the case, not the line of this file
             report.longrepr = (str(item.path), 0, report.longrepr[2])
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Where no suite has what is selected, say so as an error of collecting the first."""
+    nothing = session.config.stash.get(_nothing, {})
+    if nothing and not any(isinstance(item, CaseItem) for item in items):
+        node, why = next(iter(nothing.items()))
+        report = pytest.CollectReport(node, "failed", longrepr=why, result=None)
+        session.ihook.pytest_collectreport(report=report)
 
 
 @pytest.hookimpl(tryfirst=True)  # the plan is there before pytest-xdist tells its controller of the collection

@@ -134,7 +134,7 @@ class Reference:
         convert_cotangent: Callable[[Tensor], Tensor],
         around: Callable[[], AbstractContextManager[Any]] | None = None,
     ) -> CallResult:
-        fn = driven(self.sample, self.sample.exact_fn or on_device(self.sample, convert=convert))
+        fn = driven(self.sample, on_device(self.sample.exact_fn or self.sample.fn, convert=convert))
         with _default_dtype(self.wide), self._inside():
             prepared = prepare(
                 self.args,
@@ -472,7 +472,7 @@ def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Refer
 
     def once() -> CallResult:
         prepared = prepare(args, kwargs, direction=direction, differentiable=sample.differentiable)
-        return invoke(prepared, driven(sample, on_device(sample)))
+        return invoke(prepared, driven(sample, on_device(sample.fn)))
 
     try:
         first = once()

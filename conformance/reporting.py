@@ -11,8 +11,7 @@ import msgspec
 from conformance import accounting, session, store, verdicts
 from conformance.progress import Progress
 from conformance.records import Manifest, Record
-from conformance.report import results, support
-from conformance.report.summary import heading
+from conformance.report.summary import heading, outcomes
 from conformance.report.table import Report, render
 
 PROBLEM = "PROBLEM: "
@@ -71,8 +70,7 @@ class Reporter:
 
 def summary(closing: Closing, run_dir: Path) -> list[str]:
     """The lines that end a run."""
-    tables = [results.outcome_table(closing.records, "dtype"), support.support_table(closing.records)]
-    report = Report(heading(closing.manifest, closing.problems), tables)
+    report = Report(heading(closing.manifest, closing.problems), outcomes(closing.records))
     lines = [*render(report).splitlines(), "", f"unexpected: {closing.unexpected} samples", f"results: {run_dir}"]
     lines.append(f"more: conformance summary {run_dir}")
     if not closing.manifest.complete:

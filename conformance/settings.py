@@ -34,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backend_import: tuple[str, ...] = ()
     backend_options: dict[str, Any] | None = None
     device: str | None = None
+    suites: tuple[str, ...] = ()  # of those that a directory has; empty: all
     options: Options = Options()
     limits: Limits = Limits()
     expectations: str | None = None  # None: what the suite says
@@ -153,11 +154,13 @@ _LIMITS = {"sample-timeout": "seconds", "memory-limit": "memory"}
 
 
 def _make(values: Mapping[str, Any], base: Settings) -> Settings:
+    renamed = _renamed(values, {"suite": "suites"})
     plain = ("backend", "backend-import", "backend-options", "device", "expectations")
     return msgspec.structs.replace(
         base,
         options=msgspec.structs.replace(base.options, **_renamed(values, _SELECTION)),
         limits=msgspec.structs.replace(base.limits, **_renamed(values, _LIMITS)),
+        **renamed,
         **{name.replace("-", "_"): values[name] for name in plain if name in values},
     )
 
@@ -169,6 +172,8 @@ def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 def _value(settings: Settings, name: str) -> Any:
     if name in _SELECTION:
         return getattr(settings.options, _SELECTION[name])
+    if name == "suite":
+        return settings.suites
     return getattr(settings, name.replace("-", "_"))
 
 

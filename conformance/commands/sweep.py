@@ -26,7 +26,20 @@ def run(suite: str, backend: str, tier: str, workers: str, further: Sequence[str
     runs.format_of(as_format)
     place = directory(suite)
     own, run_dir = run_options(backend, tier, further)
-    command = [sys.executable, "-m", "pytest", str(place), "-p", "no:cacheprovider", "-n", workers, *own, *further]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(place),
+        "-p",
+        "no:cacheprovider",
+        "--suite",
+        suite,
+        "-n",
+        workers,
+        *own,
+        *further,
+    ]
     # A session of its own, also where it is started from within another one.
     environment = {name: text for name, text in os.environ.items() if not name.startswith(WORKER)}
     status = subprocess.run(command, env=environment, check=False).returncode

@@ -98,7 +98,7 @@ def _stays_on_cpu(reference: Reference, path: str) -> bool:
         prepared = prepare(
             reference.args, reference.kwargs, direction="fwd", device="meta", on_cpu=reference.sample.on_cpu
         )
-        call = driven(reference.sample, on_device(reference.sample, "meta"))
+        call = driven(reference.sample, on_device(reference.sample.fn, "meta"))
         output = call(*prepared.args, **prepared.kwargs)
     except Exception:  # the op has no meta kernel: no such evidence
         return False

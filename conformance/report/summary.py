@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from conformance.outcomes import Agreement, Change
 from conformance.records import Manifest, Record
-from conformance.report import comparison, overloads, results, support
+from conformance.report import comparison, models, overloads, results, support
 from conformance.report.table import Report, Table
 
 FEW = 20  # lines of a table that `--all` shows in full
@@ -23,21 +23,28 @@ def summary(
 ) -> Report:
     """All about one run. `by` adds outcomes by further axes; `everything` shows long tables in full.
 
-    `rest` leaves out what pytest's own summary of the run has shown: the heading, outcomes and support.
+    `rest` leaves out what pytest's own summary of the run has shown: the heading, outcomes, support and models.
     """
     limit = None if everything else FEW
     axes = list(dict.fromkeys(["dtype", *by]))
+    ops = [record for record in records if record.kind not in models.KINDS]
     tables = [
-        *(results.outcome_table(records, axis) for axis in axes),
-        support.support_table(records),
+        *models.tables(records, limit),
         overloads.overload_table(records, manifest, limit),
         results.cause_table(records, limit),
         results.loose_table(records, limit),
         results.cost_table(records),
     ]
     if everything:
-        tables.append(support.matrix(records))
-    return Report((), tables[len(axes) + 1 :]) if rest else Report(heading(manifest, problems), tables)
+        tables.append(support.matrix(ops))
+    return Report((), tables) if rest else Report(heading(manifest, problems), [*outcomes(records, axes), *tables])
+
+
+def outcomes(records: Sequence[Record], axes: Sequence[str] = ("dtype",)) -> list[Table]:
+    """The tables that end a run: samples by outcome, ops by support, models by what became of them."""
+    ops = [record for record in records if record.kind not in models.KINDS]
+    by_axis = [results.outcome_table(records, axis) for axis in axes]
+    return [*by_axis, support.support_table(ops), models.variant_table(records)]
 
 
 def heading(manifest: Manifest, problems: Sequence[str] = ()) -> list[str]:

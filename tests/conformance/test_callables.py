@@ -39,14 +39,14 @@ def case_of(mode=ShapeMode.STATIC, direction=Direction.FORWARD):
 
 def test_a_function_is_what_it_is():
     sample = sample_of(torch.exp, torch.ones(2))
-    assert callables.on_device(sample, "meta") is torch.exp
+    assert callables.on_device(sample.fn, "meta") is torch.exp
     assert callables.driven(sample, torch.sin) is torch.sin
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_module_is_copied_with_what_it_shares(device):
     module = Tied()
-    made = callables.on_device(sample_of(module), device, lambda t: t.double())
+    made = callables.on_device(module, device, lambda t: t.double())
     assert {t.device.type for t in (*made.parameters(), *made.buffers())} == {device}
     assert {t.dtype for t in (*made.parameters(), *made.buffers())} == {torch.float64}
     assert made.encoder.weight is made.decoder.weight

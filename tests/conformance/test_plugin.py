@@ -372,6 +372,8 @@ def test_an_unknown_backend_is_one_line(place):
         (BACKEND, "Broken", ["-n", "2"], "RuntimeError: this suite has no cases today"),
         (BACKEND, "Mixed", ["--op", "nothing*"], "--op nothing* selects no case of the suite 'fake'"),
         (BACKEND, "Mixed", ["--op", "nothing*", "-n", "2"], "--op nothing* selects no case of the suite 'fake'"),
+        (BACKEND, "Mixed", ["--suite", "ops"], "--suite leaves out"),
+        (BACKEND, "Mixed", ["--suite", "ops", "-n", "2"], "--suite leaves out"),
     ],
 )
 def test_what_cannot_start_is_one_error(place, backend, suite, arguments, words):
@@ -379,6 +381,16 @@ def test_what_cannot_start_is_one_error(place, backend, suite, arguments, words)
     assert done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     assert words in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("ERROR collecting") == 1
+
+
+def test_a_selection_that_one_of_two_suites_has_is_no_mistake(place):
+    made = place("Mixed")
+    (made.path / "test_other.py").write_text(
+        f"from conformance.plugin import SuiteItems\n\nother = SuiteItems({f'{FAKES}:Bad'!r})\n"
+    )
+    done = made.run("--op", "fine")
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_resuming_with_other_options_is_refused(place):

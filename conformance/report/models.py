@@ -1,0 +1,111 @@
+"""What a sweep of models says: which are right unmodified, where graphs break, what compiles again. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from conformance.outcomes import Outcome
+from conformance.records import Record
+from conformance.report.table import Table
+
+KINDS = frozenset({"model", "decode", "block"})
+RIGHT = frozenset({Outcome.PASS, Outcome.BUDGET})
+"""Outcomes of right answers; `budget` is one with more breaks or recompiles than allowed."""
+
+
+def of_models(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record.kind in KINDS]
+
+
+def variant_table(records: Iterable[Record]) -> Table:
+    """Subjects by what became of them, a line each way of checking. The worst sample of a subject decides."""
+    groups: dict[tuple[str, ...], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in of_models(records):
+        groups[record.kind, record.shape_mode, record.direction, record.lane, record.dtype][record.subject].append(
+            record
+        )
+    rows = []
+    for key, subjects in sorted(groups.items()):
+        ran = [each for each in subjects.values() if not all(r.outcome is Outcome.SKIPPED for r in each)]
+        right = [each for each in ran if all(r.outcome in RIGHT or r.outcome is Outcome.SKIPPED for r in each)]
+        rows.append(
+            (
+                " ".join(key),
+                len(subjects),
+                len(right),
+                sum(all(not r.breaks for r in each) for each in right),
+                sum(any(r.breaks for r in each) for each in right),
+                sum(any(r.outcome is Outcome.BUDGET and not r.breaks for r in each) for each in right),
+                len(ran) - len(right),
+                len(subjects) - len(ran),
+                sum(r.compile_s or 0.0 for each in ran for r in each),
+            )
+        )
+    headers = (
+        "check",
+        "models",
+        "right",
+        "one graph",
+        "broken graphs",
+        "recompile",
+        "not right",
+        "skipped",
+        "compile s",
+    )
+    notes = [
+        "Right: as the CPU in eager mode, unmodified; of these whole: without graph breaks, broken: with. Recompile: "
+        "more often than the sizes that torch.compile must tell apart."
+    ]
+    return Table("Models", headers, rows, notes)
+
+
+def break_table(records: Iterable[Record], limit: int | None = None) -> Table:
+    """Reasons for graph breaks with their place, the reason that most models have first."""
+    subjects: dict[tuple[str, str], set[str]] = defaultdict(set)
+    counts: Counter[tuple[str, str]] = Counter()
+    for record in of_models(records):
+        for item in record.breaks:
+            subjects[item.reason, item.place].add(record.subject)
+            counts[item.reason, item.place] += item.count
+    return _listed("Graph breaks by reason", "reason", subjects, counts, limit)
+
+
+def recompile_table(records: Iterable[Record], limit: int | None = None) -> Table:
+    """Guards that failed in samples which compiled more often than allowed."""
+    subjects: dict[tuple[str, str], set[str]] = defaultdict(set)
+    counts: Counter[tuple[str, str]] = Counter()
+    for record in of_models(records):
+        if record.outcome is Outcome.BUDGET:
+            for item in record.recompiles:
+                subjects[item.guard, item.place].add(record.subject)
+                counts[item.guard, item.place] += item.count
+    return _listed("Recompiles by guard", "guard", subjects, counts, limit)
+
+
+def _listed(
+    title: str,
+    name: str,
+    subjects: dict[tuple[str, str], set[str]],
+    counts: Counter[tuple[str, str]],
+    limit: int | None,
+) -> Table:
+    ordered = sorted(subjects, key=lambda key: (-len(subjects[key]), -counts[key], key))
+    rows = [
+        (_short(reason), place, len(subjects[reason, place]), counts[reason, place], min(subjects[reason, place]))
+        for reason, place in ordered[:limit]
+    ]
+    left = len(ordered) - len(rows)
+    notes = [f"{left} more; `conformance summary RUN --all` lists them."] if left else []
+    return Table(title, (name, "place", "models", "times", "example"), rows, notes)
+
+
+def _short(text: str) -> str:
+    """What a table has room for: the guard or reason without the comment that follows it."""
+    line = " ".join(text.partition("  # ")[0].split())
+    return line if len(line) <= 120 else line[:117] + "..."
+
+
+def tables(records: Sequence[Record], limit: int | None) -> list[Table]:
+    """What goes into detail: why graphs break and why a model compiles again."""
+    return [break_table(records, limit), recompile_table(records, limit)]

@@ -1,0 +1,153 @@
+"""How a compiled model is used: one forward, a decode loop, training steps. Each is a `drive` of a sample.
+
+Everything around the model's forward is ordinary eager code, as in a user's program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.observe import mark_dynamic
+from models.results import plain
+
+Model = Callable[..., Any]
+
+COMPILED = "_orig_mod."
+"""What torch.compile puts before the names of a module's parameters."""
+
+TIE = 1e-3
+"""Two logits nearer than this share of the logits' standard deviation are a tie, in which either token is right. In 16
+bits, where logits themselves are no better known, `SHORT_TIE`."""
+SHORT_TIE = 5e-2
+
+
+def forward(model: Model, **inputs: Any) -> Any:
+    """Inference: everything that the model returns, its cache included."""
+    with torch.no_grad():
+        return plain(model(**inputs))
+
+
+def marked_forward(model: Model, *, dims: Mapping[str, Sequence[int]], **inputs: Any) -> Any:
+    """The same, with the dimensions of inputs that `dims` names marked dynamic."""
+    for name, numbers in dims.items():
+        for number in numbers:
+            mark_dynamic(inputs[name], number)
+    return forward(model, **inputs)
+
+
+class Greedy:
+    """Tokens that greedy decoding chose, batch by batch, and by how much each won. One value, not a container.
+
+    Two are equal if they agree up to the first tie: from there on two right models may write different texts.
+    `margins` are the best logit less the second, in standard deviations of the step's logits.
+    """
+
+    def __init__(self, tokens: list[list[int]], margins: list[list[float]], tie: float) -> None:
+        self.tokens, self.margins, self.tie = tokens, margins, tie
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Greedy) and all(map(self._agree, range(len(self.tokens)), [other] * len(self.tokens)))
+
+    def _agree(self, row: int, other: Greedy) -> bool:
+        for ours, theirs, *margins in zip(
+            self.tokens[row], other.tokens[row], self.margins[row], other.margins[row], strict=True
+        ):
+            if ours != theirs:
+                return min(margins) < self.tie
+        return True
+
+    def __hash__(self) -> int:
+        return 0  # equality is no equivalence: nothing tells two of them apart for sure
+
+    def __repr__(self) -> str:
+        return f"Greedy({self.tokens})"
+
+
+def decode(
+    model: Model,
+    *,
+    input_ids: Tensor,
+    prompt: int,
+    free: int,
+    cache_argument: str,
+    make_cache: Callable[[], Any] | None,
+    **inputs: Any,
+) -> dict[str, Any]:
+    """Prefill and then one token at a time with a cache: teacher-forced, and after that `free` tokens of its own.
+
+    `input_ids` (batch, prompt + steps) are the tokens that it is given. `make_cache` makes an empty cache; None: the
+    model makes its own. Returns logits of the prefill (batch, prompt, vocabulary), of the steps (batch, steps,
+    vocabulary), and the `Greedy` tokens of a second run that is fed what it chose.
+    """
+    with torch.no_grad():
+
+        def call(tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+            given = {cache_argument: cache} if cache is not None else {}
+            output = model(input_ids=tokens.contiguous(), use_cache=True, **given, **inputs)
+            return output["logits"], output[cache_argument]
+
+        def start() -> tuple[Tensor, Any]:
+            return call(input_ids[:, :prompt], make_cache() if make_cache is not None else None)
+
+        prefill, cache = start()
+        steps = []
+        for at in range(prompt, input_ids.shape[1]):
+            logits, cache = call(input_ids[:, at : at + 1], cache)
+            steps.append(logits[:, -1])
+        logits, cache = start()
+        tokens, margins = [], []
+        tie = TIE if logits.dtype.itemsize > 2 else SHORT_TIE
+        for _ in range(free):
+            last = logits[:, -1].cpu().double()
+            best = last.topk(2).values
+            margins.append((best[:, 0] - best[:, 1]) / last.std(-1))
+            tokens.append(last.argmax(-1))
+            logits, cache = call(tokens[-1][:, None].to(input_ids.device), cache)
+    return {
+        "prefill": prefill,
+        "steps": torch.stack(steps, 1),
+        "greedy": Greedy(torch.stack(tokens, 1).tolist(), torch.stack(margins, 1).tolist(), tie),
+    }
+
+
+def train(model: Any, *, steps: int, rate: float, labels: str, **inputs: Any) -> dict[str, Any]:
+    """Steps of gradient descent with momentum: the loss of each, the gradients of the first, the parameters at the end.
+
+    `labels` names the input that the model is to predict (`labels=` of transformers); where empty, the loss is the mean
+    square of what the model returns.
+    """
+    found = ((name.removeprefix(COMPILED), p) for name, p in model.named_parameters())
+    parameters = {name: p for name, p in found if p.requires_grad}
+    optimizer = torch.optim.SGD(parameters.values(), lr=rate, momentum=0.9)
+    losses: list[Tensor] = []
+    gradients: dict[str, Tensor | None] = {}
+    for step in range(steps):
+        output = model(**inputs, labels=inputs[labels]) if labels else model(**inputs)
+        loss = output["loss"] if labels else _mean_square(plain(output))
+        loss.backward()
+        if step == 0:
+            gradients = {name: None if p.grad is None else p.grad.clone() for name, p in parameters.items()}
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return {
+        "loss": torch.stack(losses),
+        "gradients": gradients,
+        "parameters": {name: p.detach().clone() for name, p in parameters.items()},
+    }
+
+
+def _mean_square(output: Any) -> Tensor:
+    found = [t for t in _tensors(output) if t.is_floating_point() and t.requires_grad]
+    return torch.stack([t.float().square().mean() for t in found]).sum()
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [t for item in items for t in _tensors(item)]

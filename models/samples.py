@@ -1,0 +1,138 @@
+"""Samples of the model sweep and of the decode sweep: which calls, driven how, with which budgets."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance import digests
+from conformance.budgets import Budgets
+from conformance.cases import Case, Direction, NotBuildable, NumericalClass, Sample, ShapeMode
+from models import drives
+from models.subjects import Subject
+
+BATCH, LENGTH = 2, 16  # what is compiled first
+LENGTHS = (8, 24, 33, 7, 65)  # that are replayed: even and odd, below a window or chunk and above, past a stick of 64
+BATCHES = (3, 5, 1)
+TRAINING_STEPS, RATE = 3, 1e-2
+
+PROMPT, STEPS, FREE = 10, 70, 24
+"""Tokens of the prompt, teacher-forced steps (the last of them past one stick of 64), and steps on its own tokens."""
+
+CACHES: Mapping[str, int] = {"dynamic-cache": 2, "static-cache": 1}
+"""Lane of decoding -> recompiles that are in order. The prefill and the first step differ in shape; a cache that grows
+differs once more at the second step, and is of symbolic size from then on."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One sample: the sizes that are called after the first, and how."""
+
+    index: int
+    batches: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    drive: Callable[..., Any] = drives.forward
+    fullgraph: bool = False
+    budgets: Budgets = field(default_factory=lambda: Budgets(graph_breaks=0, recompiles=0))
+
+
+def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
+    """#0 with other lengths where shapes are symbolic, #1 with other batches. Raises `ValueError` for a dtype that is
+    not floating, and whatever making the model raises."""
+    dtype = dtype_named(case.dtype)
+    module = subject.build(dtype, seed, case.direction is Direction.BACKWARD)
+    exact = subject.exact(module)
+
+    def inputs(batch: int = BATCH, length: int = LENGTH) -> dict[str, Any]:
+        return subject.inputs(dtype, seed, batch, fitting(subject, length))
+
+    for plan in _plans(case, subject):
+        replays = [inputs(length=n) for n in plan.lengths] + [inputs(batch=n) for n in plan.batches]
+        yield _sample(case, module, exact, inputs(), replays, plan)
+
+
+def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
+    if case.direction is Direction.BACKWARD:
+        train = functools.partial(drives.train, steps=TRAINING_STEPS, rate=RATE, labels=subject.labels)
+        yield Plan(0, drive=train)
+    elif case.shape_mode is ShapeMode.STATIC:
+        yield Plan(0, fullgraph=case.lane == "fullgraph")
+    else:
+        marked = case.lane == "marked"
+        drive = functools.partial(drives.marked_forward, dims=subject.dims) if marked else drives.forward
+        # A batch of one is a size of its own for torch.compile: it costs a graph, and cannot be marked.
+        batches = tuple(n for n in BATCHES if n > 1 or not marked)
+        if subject.lengths:
+            yield Plan(0, lengths=LENGTHS, drive=drive)
+        if subject.batched:
+            yield Plan(1, batches=batches, drive=drive, budgets=Budgets(graph_breaks=0, recompiles=int(not marked)))
+
+
+def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
+    """One: a prefill and then steps. Raises `NotBuildable` where the model has no such cache, and as `of_forward`."""
+    if subject.cache_argument is None:
+        raise NotBuildable("it does not decode token by token: its forward takes no cache")
+    dtype = dtype_named(case.dtype)
+    module = subject.build(dtype, seed, False)
+    drive = functools.partial(
+        drives.decode,
+        prompt=PROMPT,
+        free=FREE,
+        cache_argument=subject.cache_argument,
+        make_cache=_static_cache(module) if case.lane == "static-cache" else None,
+    )
+    tokens = {"input_ids": subject.inputs(dtype, seed, BATCH, PROMPT + STEPS)["input_ids"]}
+    budgets = Budgets(graph_breaks=0, recompiles=CACHES[case.lane])
+    yield _sample(case, module, subject.exact(module), tokens, [], Plan(0, drive=drive, budgets=budgets))
+
+
+def _static_cache(module: Any) -> Callable[[], Any]:
+    from transformers import StaticCache
+
+    if getattr(module, "_is_stateful", False):
+        raise NotBuildable("the model makes its own cache, of a kind that has no fixed size")
+    config = module.config.get_text_config(decoder=True)
+    return lambda: StaticCache(config=config, max_cache_len=PROMPT + STEPS + FREE)
+
+
+def _sample(
+    case: Case,
+    module: nn.Module,
+    exact: nn.Module | None,
+    inputs: dict[str, Any],
+    replays: list[dict[str, Any]],
+    plan: Plan,
+) -> Sample:
+    state = ([*module.parameters(), *module.buffers()], inputs)
+    return Sample(
+        index=plan.index,
+        fn=module,
+        args=(),
+        kwargs=inputs,
+        numerics=NumericalClass.COMPOSITE,
+        digest=digests.of_calls(case.subject, [state, *(((), each) for each in replays)]),
+        source=type(module).__name__,
+        drive=plan.drive,
+        fullgraph=plan.fullgraph,
+        budgets=plan.budgets,
+        exact_fn=exact,
+        replays=tuple(((), each) for each in replays),
+    )
+
+
+def fitting(subject: Subject, length: int) -> int:
+    """The nearest length from `length` on that the model takes."""
+    return -(-length // subject.length_multiple) * subject.length_multiple
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The floating-point dtype of torch. Raises `ValueError` for any other name."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"models are swept in floating-point dtypes, e.g. float32 or float16, not {name!r}")
+    return found

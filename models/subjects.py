@@ -1,0 +1,31 @@
+"""A model to check, wherever it comes from: how it is made, what it is called with, what of that varies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model. Sizes that it does not have (a vision model's length) are ignored where they are given."""
+
+    name: str
+    build: Callable[[torch.dtype, int, bool], nn.Module]
+    """`build(dtype, seed, training)`: the model on the CPU, in evaluation mode or to be trained, without dropout."""
+    inputs: Callable[[torch.dtype, int, int, int], dict[str, Any]]
+    """`inputs(dtype, seed, batch, length)`: keyword arguments of a forward."""
+    lengths: bool = False  # whether an input varies with the length
+    length_multiple: int = 1  # lengths that the model takes are multiples of it
+    batched: bool = True  # whether an input varies with the batch
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # input -> dimensions that vary
+    cache_argument: str | None = None  # of the forward, where the model decodes token by token
+    labels: str = ""  # the input that it can be trained to predict
+    exact: Callable[[nn.Module], nn.Module | None] = lambda module: None
+    """What computes the same and also takes float64, where the model itself does not; None: it does."""
+    notes: str = ""
