@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from models.zoo import architectures, exceptions, layouts, repair, shrinking, trial
+from models.zoo import architectures, exceptions, layouts, repair, rules, shrinking, trial
 from models.zoo import recipe as recipes
 from models.zoo.exceptions import Entry
 from models.zoo.facts import Facts
@@ -130,7 +130,7 @@ def _configs(subject: Subject) -> Iterator[dict[str, Any]]:
         yield dict(subject.entry.config)
         return
     seen: set[str] = set()
-    for rung in shrinking.rules().rung:
+    for rung in rules.rules().rung:
         changes = shrinking.shrink(default, rung, frozenset(subject.entry.keep))
         changes = _merged(_merged(subject.entry.base, changes), subject.entry.config)
         key = json.dumps(changes, sort_keys=True, default=str)

@@ -68,6 +68,12 @@ def entries() -> dict[str, Entry]:
 
 
 def entry(model_type: str, task: str) -> Entry:
-    """The entry of a task of a type, else of the type, else an empty one."""
+    """What is said of a type, and on top of it what is said of one of its tasks; empty where nothing is."""
     found = entries()
-    return found.get(f"{model_type}/{task}") or found.get(model_type) or Entry()
+    general, special = found.get(model_type, Entry()), found.get(f"{model_type}/{task}")
+    if special is None:
+        return general
+    said = {f: getattr(special, f) for f in Entry.__struct_fields__ if getattr(special, f) != getattr(Entry(), f)}
+    for table in ("config", "base", "inputs"):
+        said[table] = {**getattr(general, table), **said.get(table, {})}
+    return msgspec.structs.replace(general, **said)

@@ -10,6 +10,9 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+from models.zoo import recipe
 from models.zoo.facts import Facts
 from models.zoo.recipe import InputSpec
 
@@ -234,7 +237,7 @@ def guesses(name: str, facts: Facts, parameters: Container[str]) -> list[Inputs]
     Layouts with arguments that the model does not take are left out; those with the most that it takes come first.
     """
     named = [{key or name: spec for key, spec in layout.items()} for layout in _LAYOUTS[name](facts)]
-    return sorted((layout for layout in named if all(key in parameters for key in layout)), key=lambda l: -len(l))
+    return sorted((layout for layout in named if all(key in parameters for key in layout)), key=len, reverse=True)
 
 
 def wanted(parameters: Mapping[str, bool], main: tuple[str, ...], *, encoder_decoder: bool) -> list[str]:
@@ -259,6 +262,11 @@ def companions(names: list[str], parameters: Mapping[str, bool]) -> list[str]:
     return [c for name in names for c in COMPANIONS.get(name, ()) if c in parameters and c not in names]
 
 
+def _of_fixed_length(spec: InputSpec) -> InputSpec:
+    dims = (recipe.size(dim, 0, 16) if isinstance(dim, str) and "length" in dim else dim for dim in spec.shape)
+    return msgspec.structs.replace(spec, shape=tuple(dims))
+
+
 def combinations(names: list[str], facts: Facts, parameters: Mapping[str, bool]) -> Iterator[Inputs]:
     """Every combination of guesses, the likeliest of each first."""
     choices = [guesses(name, facts, parameters) for name in names if known(name)]
@@ -267,4 +275,7 @@ def combinations(names: list[str], facts: Facts, parameters: Mapping[str, bool])
         made: Inputs = {}
         for choice, pick in zip(choices, picks, strict=True):
             made.update(choice[pick])
+        if "input_ids" in made:
+            # How much of the text is placeholders follows from how long the audio is: only the words may vary.
+            made = {k: _of_fixed_length(s) if MODALITIES.get(k) == "audio" else s for k, s in made.items()}
         yield made

@@ -90,7 +90,7 @@ def idle_inputs(model: nn.Module, recipe: Recipe) -> list[str]:
     before = results(run(model, recipe, 2, 16))
     idle = []
     for name, spec in recipe.inputs.items():
-        if spec.kind not in ("floats", "ids") or name.endswith("token_type_ids"):
+        if spec.kind not in ("floats", "ids") or name.endswith("token_type_ids") or 0 in spec.shape:
             continue
         other = InputSpec(spec.kind, spec.shape, spec.dtype, spec.low, spec.high, spec.runs, seed=1)
         changed = msgspec.structs.replace(recipe, inputs={**recipe.inputs, name: other})

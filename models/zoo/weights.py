@@ -20,6 +20,9 @@ KEPT = re.compile(
 )
 """Parameters whose values mean something (decays, logarithms of time steps, temperatures): they stay as initialised."""
 
+CODEBOOK = re.compile(r"codebook|quantizer|\.embed(_avg|_sum)?$|\.embedding$")
+"""Buffers that are learnt with a running average, and are all zeros before: every vector would be the same code."""
+
 _SPREAD = 0.1
 
 
@@ -79,6 +82,9 @@ def draw(model: nn.Module, seed: int) -> None:
                 ):  # a constant: a bias, a norm's weight, a gate, a layer scale
                     level = level if level == 0 or abs(level) >= _SPREAD else _SPREAD
                     parameter.copy_(level + normal(parameter) * _SPREAD * (abs(level) or 1.0))
+        for name, buffer in model.named_buffers():
+            if CODEBOOK.search(name) and buffer.dim() >= 2 and buffer.is_floating_point():
+                buffer.copy_(normal(buffer))
         for module in model.modules():
             mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
             if isinstance(mean, torch.Tensor) and isinstance(var, torch.Tensor):
