@@ -55,7 +55,10 @@ def _images(name: str, grid: str, part: str) -> Layouts:
         frames = facts.number("num_frames", "frames_per_clip", "num_video_frames", part=part, default=2)
         plane = {name: floats("batch", c, h, w)}
         packed = {name: floats(f"{patches}*batch", elements), grid: constant([1, 4, 4], "batch", 3)}
+        lone = {name: packed[name], "grid_thw": packed[grid]}  # what a tower calls it
         clip = {name: floats("batch", frames, c, h, w)}
+        p = facts.patch(part)
+        cut = [{name: floats(f"{patches}*batch", c, p, p), key: packed[grid]} for key in (grid, "grid_thw")]
         tiles = [
             {name: floats("batch", 1, c, h, w)},
             {name: floats("batch", 2, c, h, w)},
@@ -66,7 +69,9 @@ def _images(name: str, grid: str, part: str) -> Layouts:
             {name: floats("batch", 1, 4, c, h, w)},
             {name: floats("batch", c, 2 * h, 2 * w)},
         ]
-        return [clip, plane, packed, *tiles] if part == "video" else [plane, packed, *tiles, clip]
+        return (
+            [clip, plane, packed, lone, *cut, *tiles] if part == "video" else [plane, packed, lone, *cut, *tiles, clip]
+        )
 
     return layouts
 

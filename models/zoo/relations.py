@@ -45,8 +45,8 @@ def rotary(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup
     rope = values.get("rope_parameters")
     if not isinstance(rope, dict):
         return
-    head = now("head_dim") if is_number(changed.get("head_dim")) else None
-    if head is None:
+    head = now("qk_rope_head_dim") or changed.get("head_dim")
+    if not is_number(head):
         width, heads = now("hidden_size"), now("num_attention_heads")
         head = width // heads if is_number(width) and is_number(heads) else 16
     rope = copy.deepcopy(rope)
@@ -90,6 +90,12 @@ def pyramid(config: Any, values: Mapping[str, Any], changed: Changes, now: Looku
         changed["embed_dim"] = heads[0] * 8
 
 
+def rotated_heads(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup) -> None:
+    """In latent attention `head_dim` is of what is rotated, where it is so by default."""
+    if is_number(values.get("head_dim")) and values["head_dim"] == values.get("qk_rope_head_dim"):
+        changed["head_dim"] = now("qk_rope_head_dim")
+
+
 def state_space(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup) -> None:
     """Heads of a state-space layer fill its expanded width."""
     for heads, size, expand in (("num_heads", "head_dim", "expand"), ("mamba_n_heads", "mamba_d_head", "mamba_expand")):
@@ -97,7 +103,7 @@ def state_space(config: Any, values: Mapping[str, Any], changed: Changes, now: L
             changed[heads] = now("hidden_size") * now(expand) // now(size)
 
 
-ALL = (rotary, stages, pyramid, state_space)
+ALL = (rotated_heads, rotary, stages, pyramid, state_space)
 
 
 def restore(config: Any, values: Mapping[str, Any], changed: Changes) -> None:

@@ -193,8 +193,8 @@ def none_in_source(error: BaseException, specs: Inputs, context: Context) -> Inp
     if "NoneType" not in str(error):
         return None
     for frame, line in _frames(error):
-        source = linecache.getline(frame.f_code.co_filename, line)
-        for name in re.findall(r"\w+", source):
+        lines = (linecache.getline(frame.f_code.co_filename, line + i) for i in range(5))  # a statement may be longer
+        for name in re.findall(r"\w+", "".join(lines)):
             if frame.f_locals.get(name, 0) is None:
                 added = _add(specs, name, context)
                 if added is not None:
@@ -247,6 +247,15 @@ def last_dimension(error: BaseException, specs: Inputs, context: Context) -> Inp
             return None
         return _replace_dim(specs, int(found["have"]), int(found["want"]), last_only=True)
     return _replace_dim(specs, int(found.group(1)), int(found.group(2)), last_only=True)
+
+
+def elementwise(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:
+    """A size that has to be that of something the model adds or multiplies."""
+    found = re.search(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", str(error))
+    if found is None:
+        return None
+    have, want = int(found.group(1)), int(found.group(2))
+    return _replace_dim(specs, have, want, last_only=True) or _replace_dim(specs, have, want)
 
 
 def reshaped(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:
@@ -310,6 +319,7 @@ REPAIRS: tuple[Repair, ...] = (
     image_size,
     frames,
     last_dimension,
+    elementwise,
     reshaped,
     index_range,
     boolean_mask,

@@ -169,8 +169,11 @@ def _special(name: str, path: str, value: Any, values: Mapping[str, Any], rung: 
     if name in _IMAGE_SIZES:
         side = image_size(patch)
         return each_number(value, lambda n: min(n, side))
-    if name == "window_size" and is_number(value) and is_number(patch) and values.get("spatial_merge_size"):
-        return patch * values["spatial_merge_size"]  # in pixels
+    if name == "window_size" and is_number(value):
+        if is_number(patch) and values.get("spatial_merge_size"):
+            return patch * values["spatial_merge_size"]  # in pixels
+        if any(n in values for n in ("image_size", "depths")):
+            return min(value, 2)  # in patches: the last stage of a pyramid has no more
     if name in ("num_key_value_heads", "num_kv_heads") and is_number(value):
         if value == values.get("num_attention_heads", values.get("n_head")):
             return rung.amount("heads")
