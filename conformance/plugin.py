@@ -46,7 +46,7 @@ class SuiteItems:
 _settings = pytest.StashKey["Settings"]()
 _run_dir = pytest.StashKey["Path | None"]()
 _session = pytest.StashKey["Session"]()
-_nothing = pytest.StashKey["dict[str, str]"]()  # node of a suite of which nothing is selected -> why
+_left_out = pytest.StashKey["list[str]"]()  # suites that `--suite` does not name
 
 
 # ---------------------------------------------------------------------------------------------------------- options
@@ -158,7 +158,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.
         return None
     wanted = collector.config.option.conformance_suite
     if wanted and obj.suite not in [name for text in wanted for name in text.split(",")]:
-        collector.config.stash.setdefault(_nothing, {})[collector.nodeid] = f"--suite leaves out {obj.suite!r}"
+        collector.config.stash.setdefault(_left_out, []).append(f"--suite leaves out {obj.suite!r}")
         return None
     return SuiteCollector.from_parent(collector, name=name, declared=obj)
 
@@ -187,7 +187,6 @@ class SuiteCollector(pytest.Collector):
     def collect(self) -> Iterator[CaseItem]:
         from conformance.expectations import ExpectationError
         from conformance.isolation.supervisor import CannotStart
-        from conformance.session import Nothing
 
         session = _session_of(self.config)
         try:
@@ -196,9 +195,6 @@ class SuiteCollector(pytest.Collector):
             raise self.CollectError(_with_detail(error, session)) from None
         except ExpectationError as error:
             raise self.CollectError(str(error)) from None
-        except Nothing as error:  # a mistake, unless another suite has what is selected
-            self.config.stash.setdefault(_nothing, {})[self.nodeid] = str(error)
-            return
         for case in listing.cases:
             yield CaseItem.from_parent(self, name=str(case), suite=self.suite, case=case)
 
@@ -260,11 +256,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Where no suite has what is selected, say so as an error of collecting the first."""
-    nothing = session.config.stash.get(_nothing, {})
-    if nothing and not any(isinstance(item, CaseItem) for item in items):
-        node, why = next(iter(nothing.items()))
-        report = pytest.CollectReport(node, "failed", longrepr=why, result=None)
+    """Where no suite has what is selected, say so as an error of collecting."""
+    config = session.config
+    mistakes = config.stash[_session].mistakes() if _session in config.stash else config.stash.get(_left_out, [])
+    if mistakes:
+        report = pytest.CollectReport(str(config.rootpath), "failed", longrepr="\n".join(mistakes), result=None)
         session.ihook.pytest_collectreport(report=report)
 
 

@@ -45,10 +45,6 @@ class Judged(msgspec.Struct):
     verdict: expectations.Verdict
 
 
-class Nothing(Exception):
-    """The selection leaves nothing to run; the message says which option does."""
-
-
 class Session:
     """`run_dir` is None when nothing is to be run (`--collect-only`)."""
 
@@ -60,6 +56,7 @@ class Session:
         self.worker = worker
         self.started = time.time()
         self._listings: dict[str, wire.CaseList] = {}
+        self._unmatched: dict[str, list[str]] = {}  # suite -> options that select none of its cases
         self._expectations: dict[str, expectations.Expectations] = {}
         self._history = store.read_log(run_dir) if resumed and run_dir is not None else None
         self._writer: _Writer | None = None
@@ -84,22 +81,29 @@ class Session:
     def listing(self, suite: str) -> wire.CaseList:
         """The cases of a suite that the settings select.
 
-        Raises `isolation.CannotStart` when backend or suite cannot be used, `Nothing` when a selection is empty,
-        `expectations.ExpectationError` when the suite's expectations cannot be read.
+        Raises `isolation.CannotStart` when backend or suite cannot be used, `expectations.ExpectationError` when the
+        suite's expectations cannot be read. For selections that are empty see `mistakes`.
         """
         if suite not in self._listings:
             listing = self.supervisor.cases(suite)
-            for flag, value, alone in restrictions(self.settings.options):
-                if not any(map(selected_by(flag, value), listing.cases)) and not self.supervisor.list_with(
-                    suite, alone
-                ):
-                    raise Nothing(f"{flag} {value} selects no case of the suite {listing.name!r}")
-            if not listing.cases:
-                raise Nothing(f"the suite {listing.name!r} has no case for what is selected")
+            self._unmatched[suite] = [
+                f"{flag} {value}"
+                for flag, value, alone in restrictions(self.settings.options)
+                if not any(map(selected_by(flag, value), listing.cases)) and not self.supervisor.list_with(suite, alone)
+            ]
             self._expectations[suite] = expectations.load(self._expectations_file(listing))
             self._listings[suite] = listing
             self.supervisor.warm_up()
         return self._listings[suite]
+
+    def mistakes(self) -> list[str]:
+        """What is selected and no suite has. An option may select nothing of one suite, but not of all."""
+        names = " or ".join(repr(listing.name) for listing in self._listings.values())
+        everywhere = set.intersection(*map(set, self._unmatched.values())) if self._unmatched else set()
+        found = [f"{option} selects no case of the suite {names}" for option in sorted(everywhere)]
+        if not found and self._listings and not any(listing.cases for listing in self._listings.values()):
+            found.append(f"the suite {names} has no case for what is selected")
+        return found
 
     def _expectations_file(self, listing: wire.CaseList) -> Path:
         if self.settings.expectations is not None:

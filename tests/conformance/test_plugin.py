@@ -122,8 +122,10 @@ OTHERS = {
     "wrong": Outcome.WRONG,
     "unsupported": Outcome.UNSUPPORTED,
     "skipped": Outcome.SKIPPED,
+    "build_not_possible": Outcome.SKIPPED,
     "recurse": None,  # a stack overflow or a hang, depending on the size of the stack
 }
+SKIPPED = {deed for deed, outcome in OTHERS.items() if outcome is Outcome.SKIPPED}
 HARMLESS = ("fine", "slow", "huge_output", "fork_and_return", "map_and_leave", "suffer", "build_fine")
 
 
@@ -143,11 +145,12 @@ def test_torture_loses_nothing(torture):
     for deed, outcome in {**KILLED, **OTHERS}.items():
         culprit = records.pop(sample(f"do_{deed}", 1))
         assert outcome is None or culprit.outcome is outcome, (deed, culprit)
-        if deed.startswith("build_"):
+        if deed.startswith("build_") and deed not in SKIPPED:
             assert culprit.stage is Stage.BUILD
     assert {record.outcome for record in records.values()} == {Outcome.PASS}
     deeds = [*KILLED, *OTHERS, *HARMLESS]
-    whole = [deed for deed in deeds if deed not in ("build_segfault", "build_hang", "build_raises")]
+    cut_short = {deed for deed in deeds if deed.startswith("build_") and deed != "build_fine"}
+    whole = [deed for deed in deeds if deed not in cut_short]
     assert len(records) == len(deeds) + len(whole) + len(HARMLESS) + 20 * 5
     assert seconds < 60, "40 s on two free cores"
 
@@ -158,9 +161,9 @@ def test_torture_is_accounted_for(torture):
     cases = len(KILLED) + len(OTHERS) + len(HARMLESS) + 20
     assert accounting.cases_collected == accounting.cases_run == cases
     assert accounting.samples_lost == [sample("do_kill_zygote", 1)], "infra is no result"
-    assert accounting.samples_skipped == {"no reason given": 1}
+    assert accounting.samples_skipped == {"no reason given": 1, "needs the package natten": 1}
     assert f"cases: {cases} collected = {cases} run + 0 skipped + 0 lost" in done.stdout
-    assert f"unexpected: {len(KILLED) + len(OTHERS) - 1} samples" in done.stdout
+    assert f"unexpected: {len(KILLED) + len(OTHERS) - len(SKIPPED)} samples" in done.stdout
 
 
 def test_torture_makes_no_noise(torture):
@@ -176,7 +179,7 @@ def test_torture_fails_the_items_that_it_should(torture):
     failed = {
         line.split("samples")[0].split(":")[-5] for line in done.stdout.splitlines() if line.startswith("FAILED ")
     }
-    assert failed == {f"do_{deed}" for deed in [*KILLED, *OTHERS] if deed != "skipped"}
+    assert failed == {f"do_{deed}" for deed in [*KILLED, *OTHERS] if deed not in SKIPPED}
     assert "Traceback" not in done.stdout
     assert f"reproduce: conformance repro '{sample('do_segfault', 1)}' --backend {BACKEND}" in done.stdout
 
