@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from conformance.cases import Case, Direction, Options, Sample, ShapeMode, Tier
-from models import suite
+from conformance.cases import Case, Direction, Options, Sample, ShapeMode
+from models import sources, suite
 
-TASK = "causal-lm"
 LANES = ("dynamic-cache", "static-cache")
 
 
@@ -24,8 +23,9 @@ class DecodeSuite:
         if not _selected(options):
             return []
         return [
-            Case(self.kind, name, dtype, ShapeMode.AUTOMATIC, Direction.FORWARD, lane)
-            for name in _subjects(options)
+            Case(self.kind, each.name, dtype, ShapeMode.AUTOMATIC, Direction.FORWARD, lane)
+            for each in sources.selected(options)
+            if each.decodes and (options.subjects or sources.at_most(each.decode_tier, options.tier))
             for dtype in options.dtypes or suite.DTYPES
             for lane in LANES
             if not options.lanes or lane in options.lanes
@@ -41,16 +41,9 @@ class DecodeSuite:
             raise ValueError(f"decoding has the lanes {', '.join(LANES)}, not {case.lane!r}")
         from models import samples
 
-        yield from samples.of_decoding(case, suite.subject(case.subject), options.seed)
+        yield from samples.of_decoding(case, sources.subject(case.subject, options), options.seed)
 
 
 def _selected(options: Options) -> bool:
     modes, directions = options.shape_modes, options.directions
     return (not modes or ShapeMode.AUTOMATIC in modes) and (not directions or Direction.FORWARD in directions)
-
-
-def _subjects(options: Options) -> list[str]:
-    names = [name for name in suite.subjects(options) if name.endswith(f".{TASK}")]
-    if options.tier is Tier.SMOKE and not options.subjects:
-        return [name for name in names if name in suite.tiers()["smoke_decode"]]
-    return names

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from conformance.cases import NotBuildable
+from conformance.cases import NotBuildable, Options, Tier
+from models import sources
+from models.sources import Listed
 from models.subjects import Subject
 
 if TYPE_CHECKING:
@@ -20,24 +23,32 @@ if TYPE_CHECKING:
 RANDOM_IN_TRAINING = re.compile(r".*(drop|jitter_noise|mask_(time|feature)_prob).*")
 """Fields of configs that make training random. They are 0 in a model that is trained, to compare two runs."""
 
+DECODES = "causal-lm"
 LABELLED = frozenset({"causal-lm", "masked-lm"})
 """Tasks whose models are trained to predict their own input tokens."""
 
 
-def names(subject: str) -> tuple[str, str]:
-    """(model type, task) of a subject."""
-    model_type, _, task = subject.partition(".")
-    return model_type, task
+def listed(options: Options) -> Iterator[Listed]:
+    """Each type with its main task; by name also with its others, as far as they have a class of their own."""
+    from models.zoo import architectures
+
+    smoke, pr, decode = sources.tiers()["smoke"], sources.tiers()["pr"].values(), sources.tiers()["smoke_decode"]
+    for model_type, architecture in architectures.architectures().items():
+        tasks = architectures.distinct_tasks(architecture) if options.subjects else (architecture.main_task,)
+        for task in tasks:
+            name = f"{model_type}.{task}"
+            tier = Tier.SMOKE if name in smoke else Tier.PR if name in pr else Tier.NIGHTLY
+            yield Listed(name, tier, task == DECODES, Tier.SMOKE if name in decode else tier)
 
 
-def subject(name: str) -> Subject:
+def subject(name: str, options: Options) -> Subject:
     """The subject of that name. Raises `NotBuildable` with the reason where there is no recipe for it, and `ValueError`
     where the installed transformers has no such type and task."""
     import transformers
 
     from models.zoo import catalogue
 
-    model_type, task = names(name)
+    model_type, _, task = name.partition(".")
     try:
         recipe = catalogue.recipe(model_type, task)
     except KeyError:

@@ -1,0 +1,77 @@
+"""Where subjects come from, by the prefix of their names: the zoo has none."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import importlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from conformance.cases import Options, Tier
+from models.subjects import Subject
+
+TIERS = Path(__file__).with_name("tiers.toml")
+ORDER = (Tier.SMOKE, Tier.PR, Tier.NIGHTLY)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What is known of a subject before it is made."""
+
+    name: str
+    tier: Tier  # the smallest that has it
+    decodes: bool = False  # whether it is a language model that writes token by token
+    decode_tier: Tier = Tier.PR  # the smallest in which it does
+
+
+class Source(Protocol):
+    """A module with these two functions."""
+
+    def listed(self, options: Options) -> Iterable[Listed]:
+        """All subjects that it has, whatever the tier, cheaply and in a stable order."""
+        ...
+
+    def subject(self, name: str, options: Options) -> Subject:
+        """One of them. Raises `NotBuildable` where it cannot be made here and `ValueError` where there is none."""
+        ...
+
+
+SOURCES: Mapping[str, str] = {"": "models.zoo_subjects"}
+"""Prefix of names, up to and with the slash -> module."""
+
+
+@functools.cache
+def tiers() -> Mapping[str, Any]:
+    """What tiers.toml says."""
+    return tomllib.loads(TIERS.read_text())
+
+
+def at_most(tier: Tier, limit: Tier) -> bool:
+    """Whether what belongs to `tier` is run in `limit`."""
+    return ORDER.index(tier) <= ORDER.index(limit)
+
+
+def source(prefix: str) -> Source:
+    """The source of names with that prefix."""
+    found: Any = importlib.import_module(SOURCES[prefix])
+    return found
+
+
+def selected(options: Options) -> list[Listed]:
+    """The subjects that `options` selects: those of the tier, or all that are asked for by name."""
+    found = [each for prefix in SOURCES for each in source(prefix).listed(options)]
+    if options.subjects:
+        return [each for each in found if any(fnmatch.fnmatchcase(each.name, glob) for glob in options.subjects)]
+    return [each for each in found if at_most(each.tier, options.tier)]
+
+
+def subject(name: str, options: Options) -> Subject:
+    """The subject of that name. Raises as `Source.subject` does."""
+    prefix, slash, _ = name.partition("/")
+    if prefix + slash not in SOURCES and slash:
+        raise ValueError(f"no subject {name!r}: names begin with {', '.join(p for p in SOURCES if p)} or with a type")
+    return source(prefix + slash if slash else "").subject(name, options)
