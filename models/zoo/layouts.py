@@ -59,6 +59,10 @@ def _images(name: str, grid: str, part: str) -> Layouts:
         clip = {name: floats("batch", frames, c, h, w)}
         p = facts.patch(part)
         cut = [{name: floats(f"{patches}*batch", c, p, p), key: packed[grid]} for key in (grid, "grid_thw")]
+        sizes = constant([h, 2 * w], "batch", 2)
+        tiled = {name: floats("batch", 3, c, h, w), "image_sizes": sizes}  # the whole, and two tiles of it
+        packing = {name: floats(1, c, p, f"{16 * p}*batch"), "target_sizes": constant([4, 4], "batch", 2)}
+        special = [tiled] if facts.find("image_grid_pinpoints") else [packed, lone, *cut, packing]
         tiles = [
             {name: floats("batch", 1, c, h, w)},
             {name: floats("batch", 2, c, h, w)},
@@ -70,7 +74,7 @@ def _images(name: str, grid: str, part: str) -> Layouts:
             {name: floats("batch", c, 2 * h, 2 * w)},
         ]
         return (
-            [clip, plane, packed, lone, *cut, *tiles] if part == "video" else [plane, packed, lone, *cut, *tiles, clip]
+            [clip, plane, *special, *tiles] if part == "video" else [plane, *special, *tiles, clip]
         )
 
     return layouts

@@ -121,7 +121,8 @@ def _shrink(
         elif name in defaults or _TOKEN.fullmatch(name):
             rule = rules.rule(name, path)
             listed = rule is not None and rule.scale is not None  # widths of stages do not follow from anything
-            if defaults.get(name) is None and not (rung.fill or listed or _TOKEN.fullmatch(name)):
+            always = listed or name.endswith("grid_pinpoints") or _TOKEN.fullmatch(name)
+            if defaults.get(name) is None and not (rung.fill or always):
                 continue
             new = _special(name, path, value, values, rung, tokens)
             if new is _GENERAL:
@@ -169,6 +170,9 @@ def _special(name: str, path: str, value: Any, values: Mapping[str, Any], rung: 
     if name in _IMAGE_SIZES:
         side = image_size(patch)
         return each_number(value, lambda n: min(n, side))
+    if name.endswith("grid_pinpoints"):
+        side = image_size(getattr(values.get("vision_config"), "patch_size", None))
+        return [[side, 2 * side]]
     if name == "window_size" and is_number(value):
         if is_number(patch) and values.get("spatial_merge_size"):
             return patch * values["spatial_merge_size"]  # in pixels
