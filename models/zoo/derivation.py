@@ -206,7 +206,7 @@ def _with_inputs(subject: Subject, model: nn.Module, blank: Recipe, deadline: fl
             seen.add(str(specs))
             recipe = msgspec.structs.replace(blank, inputs=specs)
             try:
-                recipe = trial.settle(model, recipe)
+                recipe = trial.settle(model, recipe, subject.entry.idle)
             except Exception as error:
                 first = first or error
                 waiting = [s for s in repair.repairs(error, specs, context)] + waiting

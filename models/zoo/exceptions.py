@@ -25,6 +25,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     inputs: dict[str, InputSpec] = {}  # instead of the guessed ones
     only: list[str] = []  # of the guessed inputs, these
     drop: list[str] = []  # guessed inputs that are not passed
+    idle: list[str] = []  # inputs that the model takes but does not use
     builder: str | None = None  # makes the model: a name in builders.MODELS
     requires: list[str] = []  # packages that must be importable
     unsupported: str | None = None  # why there is no tiny model

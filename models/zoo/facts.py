@@ -68,6 +68,10 @@ class Facts:
                 value = self.find(form.format(kind))
                 if isinstance(value, int):
                     return value
+        named = self.find("vocabulary_map", default={})  # tokens by their text
+        for kind in kinds:
+            if f"<{kind}>" in named:
+                return int(named[f"<{kind}>"])
         return None
 
     def free_ids(self, vocab: int) -> tuple[int, int]:

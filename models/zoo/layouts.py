@@ -73,9 +73,7 @@ def _images(name: str, grid: str, part: str) -> Layouts:
             {name: floats("batch", 1, 4, c, h, w)},
             {name: floats("batch", c, 2 * h, 2 * w)},
         ]
-        return (
-            [clip, plane, *special, *tiles] if part == "video" else [plane, *special, *tiles, clip]
-        )
+        return [clip, plane, *special, *tiles] if part == "video" else [plane, *special, *tiles, clip]
 
     return layouts
 
@@ -195,15 +193,20 @@ _LAYOUTS: Mapping[str, Layouts] = {
     "token_type_ids": _like_text("zeros"),
     "mm_token_type_ids": _like_text("zeros"),
     "position_ids": _like_text("arange"),
-    "input_features_mask": _fixed(ones("batch", "8*length"), ones("batch", "length"), ones("batch", 64)),
-    "feature_attention_mask": _fixed(ones("batch", "8*length"), ones("batch", "length"), ones("batch", 64)),
-    "padding_mask": _fixed(ones("batch", "320*length+400", dtype="bool"), ones("batch", "320*length", dtype="bool")),
+    "input_features_mask": _like_text("ones"),
+    "feature_attention_mask": _like_text("ones"),
+    "audio_mel_mask": _like_text("zeros", dtype="bool"),  # true where there is padding
+    "input_values_mask": _like_text("ones", dtype="bool"),
+    "padding_mask": _like_text("ones", dtype="bool"),
     "past_values": _series,
     "past_time_features": _time_features("past"),
     "future_time_features": _time_features("future"),
     "past_observed_mask": lambda f: [{"": ones(*_series(f)[0][""].shape)}],
     "bool_masked_pos": lambda f: [{"": InputSpec("bools", ("batch", 16), "bool")}],
 }
+
+AUDIO_MASKS = ("input_features_mask", "feature_attention_mask", "padding_mask", "audio_mel_mask", "input_values_mask")
+"""Which frames or samples are no padding."""
 
 COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "input_ids": ("attention_mask",),

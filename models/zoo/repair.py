@@ -67,7 +67,8 @@ def _sizes(spec: recipe.InputSpec) -> list[int]:
 def _with_dim(specs: Inputs, name: str, axis: int, dim: int | str) -> Inputs:
     shape = list(specs[name].shape)
     shape[axis] = dim
-    return {**specs, name: msgspec.structs.replace(specs[name], shape=tuple(shape))}
+    changed = {**specs, name: msgspec.structs.replace(specs[name], shape=tuple(shape))}
+    return {n: _as_long_as_audio(s, changed) if n in layouts.AUDIO_MASKS else s for n, s in changed.items()}
 
 
 def _replace_dim(specs: Inputs, old: int, new: int, *, last_only: bool = False) -> Inputs | None:
@@ -173,7 +174,18 @@ def idle_image(error: BaseException, specs: Inputs, context: Context) -> Inputs 
 def _add(specs: Inputs, name: str, context: Context) -> Inputs | None:
     if name in specs or name not in context.parameters or not layouts.known(name):
         return None
-    return {**specs, **layouts.guesses(name, context.facts, context.parameters)[0]}
+    added = layouts.guesses(name, context.facts, context.parameters)[0]
+    if name in layouts.AUDIO_MASKS:
+        added = {name: _as_long_as_audio(added[name], specs)}
+    return {**specs, **added}
+
+
+def _as_long_as_audio(mask: recipe.InputSpec, specs: Inputs) -> recipe.InputSpec:
+    for name, spec in specs.items():
+        if layouts.MODALITIES.get(name) == "audio":
+            longest = max(spec.shape[1:], key=lambda dim: recipe.size(dim, BATCH, LENGTH))
+            return msgspec.structs.replace(mask, shape=(spec.shape[0], longest))
+    return mask
 
 
 def named_in_message(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:

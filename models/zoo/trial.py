@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -100,11 +100,14 @@ def idle_inputs(model: nn.Module, recipe: Recipe) -> list[str]:
     return idle
 
 
-def settle(model: nn.Module, recipe: Recipe) -> Recipe:
-    """The recipe with what only running shows: which sizes really vary. Raises as `check` does."""
+def settle(model: nn.Module, recipe: Recipe, idle: Container[str] = ()) -> Recipe:
+    """The recipe with what only running shows: which sizes really vary. `idle` are inputs that need not matter.
+
+    Raises as `check` does, and Rejected where an input does not matter.
+    """
     finite = check(model, recipe, 2, 16)
-    if idle := idle_inputs(model, recipe):
-        raise Rejected(f"the outputs do not depend on {', '.join(idle)}")
+    if unused := [name for name in idle_inputs(model, recipe) if name not in idle]:
+        raise Rejected(f"the outputs do not depend on {', '.join(unused)}")
     recipe = msgspec.structs.replace(recipe, finite=finite)
     free = recipes.dims(recipe.inputs)
     multiple = 1

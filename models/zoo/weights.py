@@ -50,6 +50,11 @@ def _standard_deviation(module: nn.Module, name: str, parameter: torch.Tensor) -
     return float(max(1, _fan_in(module, name, parameter))) ** -0.5
 
 
+def _is_weight_norm(module: nn.Module) -> bool:
+    """Whether a module holds a weight as a direction and a magnitude, as torch's weight_norm parametrization does."""
+    return {name for name, _ in module.named_parameters(recurse=False)} == {"original0", "original1"}
+
+
 def draw(model: nn.Module, seed: int) -> None:
     """Replaces the parameters of a model, and the statistics of its batch norms, in place; seeded."""
     import torch
@@ -63,6 +68,12 @@ def draw(model: nn.Module, seed: int) -> None:
     seen: set[int] = set()
     with torch.no_grad():
         for prefix, module in model.named_modules():
+            if _is_weight_norm(module):
+                magnitude, direction = module.original0, module.original1
+                direction.copy_(normal(direction) * direction[0].numel() ** -0.5)
+                axes = [axis for axis in range(direction.dim()) if magnitude.shape[axis] == 1]
+                magnitude.copy_(direction.norm(dim=axes, keepdim=True) if axes else direction.abs())
+                continue
             for name, parameter in module.named_parameters(recurse=False):
                 if id(parameter) in seen or not parameter.is_floating_point() or parameter.numel() == 0:
                     continue
@@ -83,7 +94,7 @@ def draw(model: nn.Module, seed: int) -> None:
                     level = level if level == 0 or abs(level) >= _SPREAD else _SPREAD
                     parameter.copy_(level + normal(parameter) * _SPREAD * (abs(level) or 1.0))
         for name, buffer in model.named_buffers():
-            if CODEBOOK.search(name) and buffer.dim() >= 2 and buffer.is_floating_point():
+            if CODEBOOK.search(name) and buffer.dim() >= 2 and buffer.is_floating_point() and not bool(buffer.any()):
                 buffer.copy_(normal(buffer))
         for module in model.modules():
             mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
