@@ -14,15 +14,9 @@ from conformance import digests
 from conformance.budgets import Budgets
 from conformance.cases import Case, Direction, NotBuildable, NumericalClass, Sample, ShapeMode
 from models import drives
-from models.subjects import Subject
+from models.subjects import Sizes, Subject
 
-BATCH, LENGTH = 2, 16  # what is compiled first
-LENGTHS = (8, 24, 33, 7, 65)  # that are replayed: even and odd, below a window or chunk and above, past a stick of 64
-BATCHES = (3, 5, 1)
 TRAINING_STEPS, RATE = 3, 1e-2
-
-PROMPT, STEPS, FREE = 10, 70, 24
-"""Tokens of the prompt, teacher-forced steps (the last of them past one stick of 64), and steps on its own tokens."""
 
 CACHES: Mapping[str, int] = {"dynamic-cache": 2, "static-cache": 1}
 """Lane of decoding -> recompiles that are in order. The prefill and the first step differ in shape; a cache that grows
@@ -48,7 +42,7 @@ def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
     module = subject.build(dtype, seed, case.direction is Direction.BACKWARD)
     exact = subject.exact(module)
 
-    def inputs(batch: int = BATCH, length: int = LENGTH) -> dict[str, Any]:
+    def inputs(batch: int = subject.sizes.batch, length: int = subject.sizes.length) -> dict[str, Any]:
         return subject.inputs(dtype, seed, batch, fitting(subject, length))
 
     for plan in _plans(case, subject):
@@ -66,9 +60,9 @@ def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
         marked = case.lane == "marked"
         drive = functools.partial(drives.marked_forward, dims=subject.dims) if marked else drives.forward
         # A batch of one is a size of its own for torch.compile: it costs a graph, and cannot be marked.
-        batches = tuple(n for n in BATCHES if n > 1 or not marked)
+        batches = tuple(n for n in subject.sizes.batches if n > 1 or not marked)
         if subject.lengths:
-            yield Plan(0, lengths=LENGTHS, drive=drive)
+            yield Plan(0, lengths=subject.sizes.lengths, drive=drive)
         if subject.batched:
             yield Plan(1, batches=batches, drive=drive, budgets=Budgets(graph_breaks=0, recompiles=int(not marked)))
 
@@ -77,27 +71,27 @@ def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
     """One: a prefill and then steps. Raises `NotBuildable` where the model has no such cache, and as `of_forward`."""
     if subject.cache_argument is None:
         raise NotBuildable("it does not decode token by token: its forward takes no cache")
-    dtype = dtype_named(case.dtype)
+    dtype, sizes = dtype_named(case.dtype), subject.sizes
     module = subject.build(dtype, seed, False)
     drive = functools.partial(
         drives.decode,
-        prompt=PROMPT,
-        free=FREE,
+        prompt=sizes.prompt,
+        free=sizes.free,
         cache_argument=subject.cache_argument,
-        make_cache=_static_cache(module) if case.lane == "static-cache" else None,
+        make_cache=_static_cache(module, sizes) if case.lane == "static-cache" else None,
     )
-    tokens = {"input_ids": subject.inputs(dtype, seed, BATCH, PROMPT + STEPS)["input_ids"]}
+    tokens = {"input_ids": subject.inputs(dtype, seed, sizes.batch, sizes.prompt + sizes.steps)["input_ids"]}
     budgets = Budgets(graph_breaks=0, recompiles=CACHES[case.lane])
     yield _sample(case, module, subject.exact(module), tokens, [], Plan(0, drive=drive, budgets=budgets))
 
 
-def _static_cache(module: Any) -> Callable[[], Any]:
+def _static_cache(module: Any, sizes: Sizes) -> Callable[[], Any]:
     from transformers import StaticCache
 
     if getattr(module, "_is_stateful", False):
         raise NotBuildable("the model makes its own cache, of a kind that has no fixed size")
     config = module.config.get_text_config(decoder=True)
-    return lambda: StaticCache(config=config, max_cache_len=PROMPT + STEPS + FREE)
+    return lambda: StaticCache(config=config, max_cache_len=sizes.prompt + sizes.steps + sizes.free)
 
 
 def _sample(

@@ -12,6 +12,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """How large the calls of a model are: batches in rows, lengths in tokens (or frames, or samples)."""
+
+    batch: int = 2  # of what is compiled first
+    length: int = 16
+    batches: tuple[int, ...] = (3, 5, 1)  # that are replayed at the first length
+    lengths: tuple[int, ...] = (8, 24, 33, 7, 65)
+    """That are replayed at the first batch: even and odd, below a window or chunk and above, past a stick of 64."""
+    prompt: int = 10  # tokens of the prompt of decoding
+    steps: int = 70  # teacher-forced steps, the last of them past one stick of 64
+    free: int = 24  # steps on its own tokens
+
+
+@dataclass(frozen=True)
 class Subject:
     """One model. Sizes that it does not have (a vision model's length) are ignored where they are given."""
 
@@ -26,6 +40,7 @@ class Subject:
     dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # input -> dimensions that vary
     cache_argument: str | None = None  # of the forward, where the model decodes token by token
     labels: str = ""  # the input that it can be trained to predict
+    sizes: Sizes = field(default_factory=Sizes)
     exact: Callable[[nn.Module], nn.Module | None] = lambda module: None
     """What computes the same and also takes float64, where the model itself does not; None: it does."""
     notes: str = ""
