@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from conformance import callables, calls, fingerprints, ladder, observe, stages
+from conformance import callables, calls, fingerprints, ladder, observe, signatures, stages
 from conformance.backends import registry
 from conformance.cases import Case, Sample
 from conformance.isolation import memory
@@ -114,6 +114,7 @@ def run_sample(
     seen = meter.seen()
     for name, value in seen.record_fields().items():
         setattr(record, name, value)
+    record.traced = signatures.pack(seen.traced or ())
     record.run_s = max(0.0, meter.wall - (seen.compile_s or 0.0))
     record.backend_cpu_s = meter.cpu
     tell(Stage.COMPARE)

@@ -40,7 +40,9 @@ from conformance.support import support_of
 __all__ = [
     "InductorProbe",
     "Seen",
+    "capturing",
     "eager_ops",
+    "is_operator",
     "is_refusal",
     "mark_dynamic",
     "merge",
@@ -48,6 +50,8 @@ __all__ = [
     "out_of_tree_device",
     "stage_of",
     "support_of",
+    "symbol_hint",
+    "symbolic",
 ]
 
 TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -71,6 +75,7 @@ class Seen(msgspec.Struct, kw_only=True):
     lowered: dict[str, int] | None = None
     transfers: int | None = None
     bytes_moved: int | None = None
+    traced: list[str] | None = None
     cache_hits: int | None = None
     cache_misses: int | None = None
     compile_s: float | None = None
@@ -85,7 +90,7 @@ class Seen(msgspec.Struct, kw_only=True):
 
     def record_fields(self) -> dict[str, Any]:
         """Keyword arguments for `Record`; what is unknown is left out."""
-        own = {"transfers", "bytes_moved", "notes"}
+        own = {"transfers", "bytes_moved", "traced", "notes"}
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in own}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -376,6 +381,49 @@ class InductorProbe:
                 seen["lowered"] = dict(self.lowered)
             if not cached and "_post_fusion_custom_pass" in self.options:
                 seen["custom_kernels"] = dict(self.external)
+
+
+# --- captured graphs --------------------------------------------------------------------------------------------------
+
+
+def is_operator(target: Any) -> bool:
+    """Whether what a node calls is one overload of an operator: the class has no public name."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def capturing(read: Callable[[torch.fx.GraphModule], None]) -> Callable[..., Any]:
+    """A backend for `torch.compile` that shows each graph to `read`, decomposed into core ATen, and runs it op by op.
+
+    Graphs of a backward too. Nodes have fake values.
+    """
+    # Private: how Dynamo's own backends go through AOTAutograd, the table of decompositions that `torch.export` aims
+    # at, and the calling convention of what a compiler returns; the public way to them exports and does not run.
+    from torch._decomp import core_aten_decompositions
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def compiler(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        read(graph)
+        return make_boxed_func(graph.forward)
+
+    return aot_autograd(fw_compiler=compiler, decompositions=core_aten_decompositions())
+
+
+def symbolic(value: Any) -> tuple[Any, Any]:
+    """Expression (of sympy) and value at capture of a `SymInt`, `SymFloat` or `SymBool`.
+
+    The value is None where it is known only when the graph runs.
+    """
+    node = value.node  # private by custom: how everything in torch reads a symbolic number without a guard
+    return node.expr, node.hint if node.has_hint() else None
+
+
+def symbol_hint(size: Any, symbol: Any) -> int | None:
+    """The value at capture of a symbol in the expression of `size`; None where it is known only when the graph runs."""
+    environment = size.node.shape_env  # private by custom, as above
+    values = getattr(environment, "backed_var_to_val", None)  # torch 2.13 and later; before: var_to_val
+    found = (environment.var_to_val if values is None else values).get(symbol)
+    return None if found is None else int(found)
 
 
 # --- what eager does --------------------------------------------------------------------------------------------------

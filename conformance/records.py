@@ -69,6 +69,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     fallbacks: dict[str, int] = {}
     lowered: dict[str, int] = {}
     eager_ops: dict[str, int] = {}  # ATen overloads that eager dispatches to, before any decomposition
+    traced: str = ""  # signatures of the calls in what was compiled, packed; read back by `conformance.traced`
     cache_hits: int | None = None
     cache_misses: int | None = None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 GROUP = "conformance.suites"
@@ -34,6 +36,7 @@ def find(spec: str) -> Any:
                 f"no suite named {spec!r}; installed: {', '.join(sorted(points)) or 'none'} "
                 f"(entry points in the group {GROUP}), or give path/to/file.py:NAME"
             )
+        package_of(points[spec])
         found = points[spec].load()
     else:
         module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
@@ -41,6 +44,26 @@ def find(spec: str) -> Any:
             raise SuiteNotFound(f"{place} has no {attribute!r}, asked for as suite {spec!r}")
         found = getattr(module, attribute)
     return found() if isinstance(found, type) else found
+
+
+def package_of(point: EntryPoint) -> ModuleType:
+    """The package in which an installed suite is, imported before a user's own of the same name can be.
+
+    `models`, say, is a common name, and the folders of PYTHONPATH and the current one come first.
+    """
+    name = point.module.partition(".")[0]
+    if name in sys.modules:
+        return sys.modules[name]
+    theirs = {os.path.realpath(folder) for folder in ("", *os.environ.get("PYTHONPATH", "").split(os.pathsep))}
+    before = list(sys.path)
+    sys.path[:] = [folder for folder in before if os.path.realpath(folder) not in theirs]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:  # it is nowhere else
+        sys.path[:] = before
+        return importlib.import_module(name)
+    finally:
+        sys.path[:] = before
 
 
 def _load_file(path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -28,6 +27,7 @@ def run(suite: str, backend: str, tier: str, workers: str, further: Sequence[str
     own, run_dir = run_options(backend, tier, further)
     command = [
         sys.executable,
+        "-P",  # a directory named like one of our packages, where the user is, must not shadow it
         "-m",
         "pytest",
         str(place),
@@ -60,11 +60,10 @@ def directory(suite: str) -> Path:
         suites.find(suite)  # says which there are
         raise Mistake(f"suite {suite!r} is not installed: run pytest on the file that declares it")
     (point,) = [each for each in entry_points(group=suites.GROUP) if each.name == suite]
-    package = point.module.partition(".")[0]
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise Mistake(f"suite {suite!r}: its package {package} cannot be found")
-    return Path(spec.submodule_search_locations[0])
+    package = suites.package_of(point)
+    if not hasattr(package, "__path__"):
+        raise Mistake(f"suite {suite!r}: {package.__name__} is no package, so there is no directory to run pytest on")
+    return Path(next(iter(package.__path__)))
 
 
 def run_options(backend: str, tier: str, further: Sequence[str]) -> tuple[list[str], str]:
