@@ -96,6 +96,7 @@ class Options(msgspec.Struct, frozen=True):
     lanes: tuple[str, ...] = ()
     seed: int = 0
     max_samples: int | None = None  # cap per case; None: what the tier says
+    models: tuple[str, ...] = ()  # absolute paths of files that declare models of the user's own
 
 
 class NumericalClass(StrEnum):
@@ -146,6 +147,11 @@ class NotBuildable(Exception):
     samples are skipped with it."""
 
 
+class UserFault(ValueError):
+    """What a user gave to be checked (a model, a factory) does not work of itself. The message says what would be
+    right; the samples end in `error` while they are built, and the owner of that is the user's code."""
+
+
 class Suite(Protocol):
     """Provides cases; found by the entry-point group `conformance.suites`. Runs in the supervised child."""
 
@@ -157,7 +163,7 @@ class Suite(Protocol):
         ...
 
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
-        """The samples of a case in index order, made lazily. Raises `NotBuildable`."""
+        """The samples of a case in index order, made lazily. Raises `NotBuildable` and `UserFault`."""
         ...
 
     def excluded(self, options: Options) -> Mapping[str, int]:
@@ -170,6 +176,11 @@ class DescribedSuite(Suite, Protocol):
 
     expectations_dir: Path  # holds BACKEND.toml, the expectations of this suite
 
-    def manifest(self) -> Mapping[str, Any]:
+    def manifest(self, options: Options) -> Mapping[str, Any]:
         """Facts about what was swept that a report needs, as plain values for `Manifest.suite_facts`."""
+        ...
+
+    def check(self, options: Options) -> None:
+        """Raise `ValueError`, one line for the user, for files that `options` names and that cannot be used. Called
+        before anything is run, where there is no torch."""
         ...

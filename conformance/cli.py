@@ -41,6 +41,7 @@ BackendOptions = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Device of the backend, where it has a choice.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the inputs.")]
+Models = Annotated[list[str] | None, typer.Option("--models", help="TOML file of your own models.", metavar="FILE")]
 SampleId = Annotated[str, typer.Argument(help="Id of a sample, or of a case for its first one.", metavar="SAMPLE")]
 
 
@@ -156,6 +157,7 @@ def explain(
     backend_options: BackendOptions = None,
     device: Device = None,
     seed: Seed = 0,
+    models: Models = None,
     seconds: Annotated[float, typer.Option(min=1.0, help="Time limit.")] = 300.0,
     as_format: AsFormat = "plain",
 ) -> None:
@@ -166,7 +168,9 @@ def explain(
     from conformance.commands import again
 
     raise typer.Exit(
-        again.explain(sample, (backend, backend_import, backend_options, device), seed, seconds, as_format)
+        again.explain(
+            sample, (backend, backend_import, backend_options, device), again.options(seed, models), seconds, as_format
+        )
     )
 
 
@@ -179,6 +183,7 @@ def repro(
     backend_options: BackendOptions = None,
     device: Device = None,
     seed: Seed = 0,
+    models: Models = None,
 ) -> None:
     """Write a script that shows a failure without this suite.
 
@@ -186,7 +191,8 @@ def repro(
     """
     from conformance.commands import again
 
-    raise typer.Exit(again.repro(sample, (backend, backend_import, backend_options, device), seed, output))
+    chosen = (backend, backend_import, backend_options, device)
+    raise typer.Exit(again.repro(sample, chosen, again.options(seed, models), output))
 
 
 @app.command()

@@ -34,6 +34,7 @@ OPTIONS = (
     Option("tier", "TIER", "how much to run: smoke (default), pr or nightly"),
     Option("suite", "NAME", "only this suite, where a directory has several", many=True),
     Option("op", "GLOB", "only subjects (ops, models, ...) that match", many=True),
+    Option("models", "FILE", "your own models: a TOML file; without --op only they are swept", many=True, path=True),
     Option("dtype", "DTYPE", "only this dtype, e.g. float16", many=True),
     Option("shape-mode", "MODE", "only static, dynamic or automatic", many=True),
     Option("direction", "DIRECTION", "only fwd or bwd", many=True),

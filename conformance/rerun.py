@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from conformance import suites
-from conformance.cases import Case, Options, Sample, Tier
+from conformance.cases import Case, NotBuildable, Options, Sample, Tier
 
 
 class NotThere(ValueError):
@@ -30,16 +32,16 @@ def suite_of(case: Case) -> Any:
     raise NotThere(f"no installed suite has cases of the kind {case.kind!r} (there are: {kinds})")
 
 
-def sample_of(suite: Any, case: Case, index: int | None, seed: int) -> Sample:
-    """The sample itself, made anew; imports torch. Raises `NotThere`."""
+def sample_of(suite: Any, case: Case, index: int | None, options: Options) -> Sample:
+    """The sample itself, made anew with the seed and the files of `options`; imports torch. Raises `NotThere`."""
     tier = Tier.SMOKE if index is None else Tier.NIGHTLY
     try:
         last = None
-        for sample in suite.samples(case, Options(tier=tier, seed=seed)):
+        for sample in suite.samples(case, msgspec.structs.replace(options, tier=tier)):
             if index is None or sample.index == index:
                 return sample
             last = sample.index
-    except ValueError as error:  # how a suite says that it does not know the subject
+    except (ValueError, NotBuildable) as error:  # how a suite says that it does not know, or cannot make, the subject
         raise NotThere(f"{case}: {error}") from None
     if last is None:
         raise NotThere(f"the suite {suite.name!r} has no sample for {case}")

@@ -66,6 +66,13 @@ def _number(kind: type, least: float, what: str) -> Callable[[str], Any]:
     return parse
 
 
+def file(text: str) -> str:
+    """The absolute path of a file that is there. Raises `ValueError`."""
+    if not Path(text).is_file():
+        raise ValueError(f"there is no file {text}")
+    return str(Path(text).absolute())  # it travels to processes and runs that may be elsewhere
+
+
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "tier": _one_of(Tier),
     "dtype": _one_of(DTYPES.split()),
@@ -75,6 +82,7 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     "max-samples": _number(int, 1, "a number from 1 on"),
     "sample-timeout": _number(float, 0.001, "a number of seconds above 0"),
     "memory-limit": memory.parse_size,
+    "models": file,
 }
 """Option name -> what makes its value of the text, raising ValueError; for the others the text is the value."""
 
@@ -91,7 +99,8 @@ def given(namespace: argparse.Namespace) -> dict[str, Any]:
             if option.name == "backend-options":
                 values[option.name] = parse_backend_options(raw)
             elif option.many:
-                texts = [text for item in raw for text in item.split(",") if text]
+                # The name of a file may have a comma in it.
+                texts = raw if option.path else [text for item in raw for text in item.split(",") if text]
                 values[option.name] = tuple(dict.fromkeys(parse(text) for text in texts))
             else:
                 values[option.name] = parse(raw)
@@ -148,6 +157,7 @@ _SELECTION = {
     "lane": "lanes",
     "seed": "seed",
     "max-samples": "max_samples",
+    "models": "models",
 }
 """Option name -> field of `cases.Options`."""
 _LIMITS = {"sample-timeout": "seconds", "memory-limit": "memory"}
@@ -194,12 +204,31 @@ def checked(settings: Settings) -> Settings:
             if not Path(settings.expectations).is_file():
                 raise SettingsError(f"--expectations: there is no file {settings.expectations}")
             expectations.load(settings.expectations)
+        if settings.options.models:
+            check_files(settings.options, settings.suites)
         installed = {entry.name for entry in entry_points(group=registry.GROUP)}
         if ":" not in settings.backend and settings.backend not in installed:
             registry.find(settings.backend)  # raises and says what there is; loading one that exists may import torch
     except (expectations.ExpectationError, BackendError) as error:
         raise SettingsError(str(error)) from None
     return settings
+
+
+def check_files(options: Options, named: Iterable[str] = ()) -> None:
+    """Have the suites look at the files that `options` names: those that are named and installed, or all installed.
+
+    Raises `SettingsError`.
+    """
+    from conformance import suites
+
+    installed = suites.names()
+    for name in [name for name in named if name in installed] or installed:
+        check = getattr(suites.find(name), "check", None)
+        try:
+            if check is not None:
+                check(options)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
 
 
 def repro_flags(settings: Settings) -> str:
@@ -213,15 +242,18 @@ def repro_flags(settings: Settings) -> str:
         words += ["--device", settings.device]
     if settings.options.seed:
         words += ["--seed", str(settings.options.seed)]
+    for file in settings.options.models:
+        words += ["--models", file]
     return shlex.join(words)
 
 
 def restrictions(options: Options) -> Iterable[tuple[str, Any, Options]]:
     """Each value of a selection option, as (flag, value, options that select by it alone)."""
+    everything = Options(tier=options.tier, models=options.models)
     for name in ("op", "dtype", "shape-mode", "direction", "lane"):
         field = _SELECTION[name]
         for value in getattr(options, field):
-            yield f"--{name}", value, msgspec.structs.replace(Options(tier=options.tier), **{field: (value,)})
+            yield f"--{name}", value, msgspec.structs.replace(everything, **{field: (value,)})
 
 
 def selected_by(flag: str, value: Any) -> Callable[[Any], bool]:

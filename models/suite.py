@@ -69,7 +69,7 @@ class ModelSuite:
         made = samples.of_forward(case, sources.subject(case.subject, options), options.seed)
         yield from itertools.islice(made, options.max_samples)
 
-    def manifest(self) -> Mapping[str, Any]:
+    def manifest(self, options: Options) -> Mapping[str, Any]:
         """What a report needs to know about what was swept."""
         from models.zoo import architectures
 

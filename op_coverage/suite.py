@@ -114,7 +114,7 @@ class OpSuite:
             for sample in itertools.islice(made, limit):
                 yield _judged(case, info, sample)
 
-    def manifest(self) -> Mapping[str, Any]:
+    def manifest(self, options: Options) -> Mapping[str, Any]:
         """What the report needs to know about the installed torch: its overloads, and the ops without a class."""
         from op_coverage import classes, upstream
 

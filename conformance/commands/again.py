@@ -6,14 +6,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from conformance import repro as scripts
-from conformance import rerun
+from conformance import rerun, settings
+from conformance.cases import Options
 from conformance.commands import backends, mistakes, runs
 from conformance.commands.mistakes import Mistake
 from conformance.isolation import child, forked, process
@@ -31,8 +32,19 @@ ENDS = {forked.End.CRASH: Outcome.CRASH, forked.End.TIMEOUT: Outcome.TIMEOUT}
 Work = Callable[["Backend", Any, "Case", "Sample"], Iterable[bytes]]
 
 
+def options(seed: int, models: Sequence[str] | None) -> Options:
+    """How samples are made: seed and files of `--models`. Raises `SettingsError` for a file that cannot be used."""
+    try:
+        given = Options(seed=seed, models=tuple(map(settings.file, models or ())))
+    except ValueError as error:
+        raise settings.SettingsError(f"--models: {error}") from None
+    if given.models:
+        settings.check_files(given)
+    return given
+
+
 def in_child(
-    text: str, chosen: backends.Chosen, seed: int, seconds: float, prepare: Callable[[], None], work: Work
+    text: str, chosen: backends.Chosen, wanted: Options, seconds: float, prepare: Callable[[], None], work: Work
 ) -> forked.Report:
     """What `work` says of a sample on a backend that has been set up, in a forked child.
 
@@ -49,7 +61,7 @@ def in_child(
             available, why = backend.availability()
             mistakes.needs(available, f"backend {backend.name!r} is not available: {why}")
             suite = rerun.suite_of(case)
-            sample = rerun.sample_of(suite, case, index, seed)
+            sample = rerun.sample_of(suite, case, index, wanted)
             set_up(backend)
             yield from work(backend, suite, case, sample)
         except mistakes.kinds() as error:
@@ -74,9 +86,9 @@ def set_up(backend: Backend) -> None:
 # --- repro -----------------------------------------------------------------------------------------------------------
 
 
-def repro(text: str, chosen: backends.Chosen, seed: int, output: Path | None) -> int:
+def repro(text: str, chosen: backends.Chosen, wanted: Options, output: Path | None) -> int:
     """Write the script; 0 when it has been seen to show the failure, else 1."""
-    setting, failure = diagnosed(text, chosen, seed)
+    setting, failure = diagnosed(text, chosen, wanted)
     variants = [scripts.compose(setting, failure)]
     if failure.check is not None and len(setting.calls) > 1:
         variants.append(scripts.compose(setting, failure, all_calls=True))
@@ -95,7 +107,7 @@ def repro(text: str, chosen: backends.Chosen, seed: int, output: Path | None) ->
     return 0 if status == 1 else 1
 
 
-def diagnosed(text: str, chosen: backends.Chosen, seed: int) -> tuple[scripts.Setting, scripts.Failure]:
+def diagnosed(text: str, chosen: backends.Chosen, wanted: Options) -> tuple[scripts.Setting, scripts.Failure]:
     """The call as source, and what goes wrong with it."""
 
     def work(backend: Backend, suite: Any, case: Case, sample: Sample) -> Iterable[bytes]:
@@ -103,7 +115,7 @@ def diagnosed(text: str, chosen: backends.Chosen, seed: int) -> tuple[scripts.Se
 
         return diagnose(backend, case, sample)
 
-    report = in_child(text, chosen, seed, SECONDS, lambda: None, work)
+    report = in_child(text, chosen, wanted, SECONDS, lambda: None, work)
     if not report.lines:
         raise Mistake(f"{text}: the process ended ({report.detail}) before the sample was made")
     setting = msgspec.json.decode(report.lines[0], type=scripts.Setting)
@@ -135,16 +147,16 @@ def tried(script: str) -> tuple[int | str, str]:
 # --- explain ---------------------------------------------------------------------------------------------------------
 
 
-def explain(text: str, chosen: backends.Chosen, seed: int, seconds: float, as_format: str) -> int:
+def explain(text: str, chosen: backends.Chosen, wanted: Options, seconds: float, as_format: str) -> int:
     """Print the sections as far as they came; 1 when the sample killed the process."""
     from conformance import explanation
 
     to = runs.format_of(as_format)
 
     def work(backend: Backend, suite: Any, case: Case, sample: Sample) -> Iterable[bytes]:
-        return explanation.explain(backend, suite.name, case, sample, seed)
+        return explanation.explain(backend, suite.name, case, sample, wanted.seed)
 
-    report = in_child(text, chosen, seed, seconds, explanation.prepare, work)
+    report = in_child(text, chosen, wanted, seconds, explanation.prepare, work)
     for line in report.lines:
         print(shown(msgspec.json.decode(line, type=explanation.Section), to) + "\n")
     if report.end is not forked.End.DONE:

@@ -134,7 +134,7 @@ class Zygote:
                 name=suite.name,
                 cases=tuple(suite.cases(request.options)),
                 excluded=dict(suite.excluded(request.options)),
-                facts=dict(suite.manifest()) if hasattr(suite, "manifest") else {},
+                facts=dict(suite.manifest(request.options)) if hasattr(suite, "manifest") else {},
                 expectations_dir=str(getattr(suite, "expectations_dir", "") or ""),
             )
         except suites.SuiteNotFound as error:

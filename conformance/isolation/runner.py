@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from conformance import fingerprints
-from conformance.cases import NotBuildable
+from conformance.cases import NotBuildable, UserFault
 from conformance.isolation import memory, process, wire
 from conformance.outcomes import Outcome, Owner, Stage
 from conformance.records import Record
@@ -189,7 +189,7 @@ class Runner:
             backend=self.backend.name,
             outcome=outcome,
             stage=stage,
-            owner=Owner.UNDETERMINED,
+            owner=Owner.USER_CODE if isinstance(error, UserFault) else Owner.UNDETERMINED,
             seed=request.options.seed,
             fingerprint=fingerprints.of_exception(error, op=request.case.subject, stage=stage),
             message=process.one_line(error),

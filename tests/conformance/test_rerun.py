@@ -27,8 +27,8 @@ class Suite:
 
 
 def test_by_index_by_case_and_by_seed() -> None:
-    assert rerun.sample_of(Suite(), CASE, 4, seed=0).index == 4
-    found = rerun.sample_of(Suite(), CASE, None, seed=7)
+    assert rerun.sample_of(Suite(), CASE, 4, Options()).index == 4
+    found = rerun.sample_of(Suite(), CASE, None, Options(seed=7))
     assert (found.index, found.seed) == (3, 7)
 
 
@@ -43,7 +43,7 @@ def test_by_index_by_case_and_by_seed() -> None:
 def test_what_is_not_there(subject: str, index: int, complaint: str) -> None:
     case = Case("op", subject, "float16", ShapeMode.STATIC, Direction.FORWARD)
     with pytest.raises(rerun.NotThere, match=complaint):
-        rerun.sample_of(Suite(), case, index, seed=0)
+        rerun.sample_of(Suite(), case, index, Options())
 
 
 def test_ids() -> None:

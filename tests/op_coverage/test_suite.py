@@ -136,7 +136,7 @@ def test_an_op_added_upstream_adds_cases(monkeypatch):
         sample = next(SUITE.samples(cases[0], Options(tier=Tier.PR)))
         assert len(cases) > 10
         assert sample.numerics == "composite"
-        assert SUITE.manifest()["unclassified"] == ["brand_new"]
+        assert SUITE.manifest(Options())["unclassified"] == ["brand_new"]
     finally:
         module.supports.cache_clear()
 
@@ -241,7 +241,7 @@ def test_tensors_that_share_memory_still_do():
 
 
 def test_the_manifest_names_all_overloads_and_the_core_ones():
-    facts = SUITE.manifest()
+    facts = SUITE.manifest(Options())
     everything, core = set(facts["overloads"]["all"]), set(facts["overloads"]["core"])
     assert {"aten::add.Tensor", "aten::relu", "aten::convolution"} <= core < everything
     assert 150 < len(core) < 400
