@@ -1,4 +1,4 @@
-"""What an op was called with in a graph: overload, shapes, strides, offsets, dtypes, scalars and symbolic sizes, as text.
+"""What an op was called with in a graph, as text: shapes, strides, offsets, dtypes, scalars and symbolic sizes.
 
 A signature is one line of JSON, `[op, dtype, args, kwargs, symbols]`: equal calls have equal texts in every process.
 An argument is a number, string, bool, null or a list, or an object with one key that says what it is:
@@ -39,7 +39,7 @@ class SignatureError(ValueError):
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One call. `dtype` is that of the case: of the first floating tensor, else of the first tensor, else of the result."""
+    """One call. `dtype` is that of its case: of the first floating tensor, else of the first, else of the result."""
 
     op: str  # as torch.ops has it: aten.addmm.default
     dtype: str

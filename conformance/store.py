@@ -5,6 +5,7 @@ A run is a directory:
 - `worker-<id>.jsonl`: one event a line, each appended by a single `write` to a file opened with O_APPEND. A sample is
   announced before it starts, so that a dead process names it.
 - `records.parquet`: the merged records, one row a sample.
+- `traced.parquet`: the calls that were traced out of its models, where it has any; see `traced`.
 - `manifest.json`: see `Manifest`.
 
 Reading falls back from Parquet to the JSON lines wherever the lines are newer, so that a run cut short can be read.
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from conformance import traced
 from conformance.outcomes import Outcome
 from conformance.records import SCHEMA_VERSION, Manifest, Record
 
@@ -153,7 +155,8 @@ def write_manifest(run_dir: Path | str, manifest: Manifest) -> None:
 
 
 def merge(run_dir: Path | str, manifest: Manifest | None = None) -> Manifest:
-    """Write `records.parquet` and `manifest.json` from the JSON lines; doing it twice changes nothing.
+    """Write `records.parquet` and `manifest.json` from the JSON lines; doing it twice changes nothing. Calls that the
+    records have traced go into `traced.parquet`, and not into the records.
 
     `manifest` replaces the one on disk; without either, one is made from the records. Returns what was written.
     """
@@ -161,10 +164,14 @@ def merge(run_dir: Path | str, manifest: Manifest | None = None) -> Manifest:
     manifest = manifest or read_manifest(run_dir)
     if any(run_dir.glob(WORKER)):
         log = read_log(run_dir)
+        calls = traced.collect(log.records)
+        if calls:
+            traced.write(run_dir / traced.FILE, calls)
+        records = [msgspec.structs.replace(record, traced="") for record in log.records]
         with tempfile.TemporaryDirectory(prefix=".merge-", dir=run_dir) as scratch:
             target = Path(scratch) / RECORDS
             with _connect() as connection:
-                _create_view(connection, "records", log.records, Path(scratch) / "records.jsonl")
+                _create_view(connection, "records", records, Path(scratch) / "records.jsonl")
                 connection.execute(f"COPY (SELECT * FROM records) TO {_quoted(target)} (FORMAT parquet)")
             target.replace(run_dir / RECORDS)
         manifest = msgspec.structs.replace(manifest, records=len(log.records), torn_lines=log.torn)

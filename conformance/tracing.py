@@ -109,11 +109,11 @@ class _Reader:
             return int(hint)
         symbols = sorted(expression.free_symbols - set(self.names), key=str)
         hints = {symbol: observe.symbol_hint(size, symbol) for symbol in symbols}
-        if None in hints.values():
-            raise Unreadable("a size that is known only when it runs")
         for symbol, value in hints.items():
+            if value is None:
+                raise Unreadable("a size that is known only when it runs")
             self.names[symbol] = sympy.Symbol(f"s{len(self.names)}", **symbol.assumptions0)
-            self.hints[str(self.names[symbol])] = int(value)
+            self.hints[str(self.names[symbol])] = value
         text = str(expression.xreplace(self.names))
         try:
             understood = signatures.evaluate(text, self.hints) == hint

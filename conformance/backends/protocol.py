@@ -44,7 +44,7 @@ class Observation(msgspec.Struct, kw_only=True):
     lowered: dict[str, int] | None = None  # overloads that reached the backend's lowering, after decomposition
     transfers: int | None = None  # copies between host and device inside the block
     bytes_moved: int | None = None
-    traced: list[str] | None = None  # signatures of the calls in what was compiled, as `conformance.signatures` has them
+    traced: list[str] | None = None  # calls in what was compiled, each a text of `conformance.signatures`
     notes: dict[str, str] = {}  # whatever else the backend has to say about this block
 
 
