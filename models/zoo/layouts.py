@@ -58,11 +58,17 @@ def _images(name: str, grid: str, part: str) -> Layouts:
         lone = {name: packed[name], "grid_thw": packed[grid]}  # what a tower calls it
         clip = {name: floats("batch", frames, c, h, w)}
         p = facts.patch(part)
-        cut = [{name: floats(f"{patches}*batch", c, p, p), key: packed[grid]} for key in (grid, "grid_thw")]
+        every = f"{patches}*batch"
+        cut = [
+            {name: floats(*shape, p, p), key: packed[grid]}
+            for shape in ((every, c), (1, every, c))
+            for key in (grid, "grid_thw")
+        ]
+        flat = {name: packed[name], "image_grid_hw": constant([4, 4], "batch", 2)}
         sizes = constant([h, 2 * w], "batch", 2)
         tiled = {name: floats("batch", 3, c, h, w), "image_sizes": sizes}  # the whole, and two tiles of it
         packing = {name: floats(1, c, p, f"{16 * p}*batch"), "target_sizes": constant([4, 4], "batch", 2)}
-        special = [tiled] if facts.find("image_grid_pinpoints") else [packed, lone, *cut, packing]
+        special = [tiled] if facts.find("image_grid_pinpoints") else [packed, lone, *cut, flat, packing]
         tiles = [
             {name: floats("batch", 1, c, h, w)},
             {name: floats("batch", 2, c, h, w)},

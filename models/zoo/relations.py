@@ -36,7 +36,9 @@ def rescaled_sections(sections: list[int], half: int) -> list[int]:
     """Sections in about the same proportion that add up to `half`, none of them empty."""
     total = sum(sections)
     new = [max(1, n * half // total) for n in sections]
-    new[0] += half - sum(new)
+    by_loss = sorted(range(len(new)), key=lambda i: new[i] - sections[i] * half / total)
+    for turn in range(half - sum(new)):
+        new[by_loss[turn % len(new)]] += 1
     return new
 
 
@@ -83,6 +85,13 @@ def stages(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup
     changed["out_indices"] = [max(0, changed[counter] - len(wanted) + 1 + i) for i in range(len(wanted))]
 
 
+def first_stage(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup) -> None:
+    """The hidden size of a hierarchy is the width of its first stage."""
+    widths = now("embed_dim_per_stage")
+    if isinstance(widths, list | tuple) and widths:
+        changed["hidden_size"] = widths[0]
+
+
 def pyramid(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup) -> None:
     """The width of the first stage follows from its heads: it doubles from stage to stage as they do."""
     heads = now("num_heads")
@@ -103,7 +112,7 @@ def state_space(config: Any, values: Mapping[str, Any], changed: Changes, now: L
             changed[heads] = now("hidden_size") * now(expand) // now(size)
 
 
-ALL = (rotated_heads, rotary, stages, pyramid, state_space)
+ALL = (rotated_heads, rotary, stages, first_stage, pyramid, state_space)
 
 
 def restore(config: Any, values: Mapping[str, Any], changed: Changes) -> None:

@@ -170,6 +170,11 @@ def _special(name: str, path: str, value: Any, values: Mapping[str, Any], rung: 
     if name in _IMAGE_SIZES:
         side = image_size(patch)
         return each_number(value, lambda n: min(n, side))
+    if name == "backbone_feature_sizes":
+        before, after = _image_sizes(values)
+        return each_number(value, lambda n: n * after // before)
+    if value == 1 and name.endswith("heads"):
+        return 1  # what is not divided stays so
     if name.endswith("grid_pinpoints"):
         side = image_size(getattr(values.get("vision_config"), "patch_size", None))
         return [[side, 2 * side]]
@@ -181,9 +186,21 @@ def _special(name: str, path: str, value: Any, values: Mapping[str, Any], rung: 
     if name in ("num_key_value_heads", "num_kv_heads") and is_number(value):
         if value == values.get("num_attention_heads", values.get("n_head")):
             return rung.amount("heads")
-        if value == 1:
-            return 1
     return _GENERAL
+
+
+def _image_sizes(values: Mapping[str, Any]) -> tuple[int, int]:
+    """Pixels a side of the images of the first nested config that has any: by default, and tiny."""
+    for value in values.values():
+        if _is_config(value):
+            side = vars(value).get("image_size")
+            if side:
+                patch = vars(value).get("patch_size", vars(value).get("patch_stride"))
+                return side if is_number(side) else side[0], image_size(patch)
+            before, after = _image_sizes(vars(value))
+            if before != after:
+                return before, after
+    return 1, 1
 
 
 def _given(parent: Any, name: str) -> Mapping[str, Any]:

@@ -72,7 +72,7 @@ def draw(model: nn.Module, seed: int) -> None:
                 magnitude, direction = module.original0, module.original1
                 direction.copy_(normal(direction) * direction[0].numel() ** -0.5)
                 axes = [axis for axis in range(direction.dim()) if magnitude.shape[axis] == 1]
-                magnitude.copy_(direction.norm(dim=axes, keepdim=True) if axes else direction.abs())
+                magnitude.copy_(direction.square().sum(axes, keepdim=True).sqrt())
                 continue
             for name, parameter in module.named_parameters(recurse=False):
                 if id(parameter) in seen or not parameter.is_floating_point() or parameter.numel() == 0:
