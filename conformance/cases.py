@@ -138,6 +138,7 @@ class Sample:
     check: Callable[..., str | None] | None = None  # property class: (inputs, output, reference) -> complaint or None
     contraction_length: Callable[..., int] | None = None  # n of the bound, from (args, kwargs); None: estimated
     ulps: float | None = None  # elementwise class: allowed units in the last place; None: the judge's default
+    strides: bool = True  # whether those of results are judged
     postprocess: Callable[[Any], Any] | None = None  # applied to results of both sides before comparing
     notes: Mapping[str, Any] = field(default_factory=dict)
 

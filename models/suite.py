@@ -57,7 +57,8 @@ class ModelSuite:
         return Counter(reason for _, reason in self._plan(options) if reason)
 
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
-        """The samples of a case: #0 with other lengths where shapes are symbolic, #1 with other batches.
+        """The samples of a case: #0, and where shapes are symbolic #1 with a batch of one, which costs a graph more: in
+        the pr tier, and in nightly for what is in the pr tier.
 
         Raises `NotBuildable` where the model cannot be made here, `ValueError` where there is no such subject or lane.
         """
@@ -67,7 +68,7 @@ class ModelSuite:
         from models import samples
 
         made = samples.of_forward(case, sources.subject(case.subject, options), options.seed)
-        yield from itertools.islice(made, options.max_samples)
+        yield from itertools.islice(made, _max_samples(case.subject, options))
 
     def manifest(self, options: Options) -> Mapping[str, Any]:
         """What a report needs to know about what was swept."""
@@ -82,6 +83,12 @@ class ModelSuite:
                     if _asked_for(v, options):
                         case = Case(self.kind, each.name, dtype, v.mode, v.direction, v.lane)
                         yield case, _why_not(v, each, options)
+
+
+def _max_samples(subject: str, options: Options) -> int | None:
+    if options.max_samples is not None or options.subjects:
+        return options.max_samples
+    return 1 if options.tier is Tier.SMOKE or sources.tier_of(subject, options) is Tier.NIGHTLY else None
 
 
 def _asked_for(v: Variant, options: Options) -> bool:
