@@ -36,8 +36,8 @@ class Plan:
 
 
 def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
-    """#0 with other lengths where shapes are symbolic, #1 with other batches. Raises `ValueError` for a dtype that is
-    not floating, and whatever making the model raises."""
+    """#0, where shapes are symbolic with other lengths and batches, and then #1 with a batch of one. Raises `ValueError`
+    for a dtype that is not floating, and whatever making the model raises."""
     dtype = dtype_named(case.dtype)
     module = subject.build(dtype, seed, case.direction is Direction.BACKWARD)
     exact = subject.exact(module)
@@ -59,12 +59,13 @@ def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
     else:
         marked = case.lane == "marked"
         drive = functools.partial(drives.marked_forward, dims=subject.dims) if marked else drives.forward
-        # A batch of one is a size of its own for torch.compile: it costs a graph, and cannot be marked.
-        batches = tuple(n for n in subject.sizes.batches if n > 1 or not marked)
-        if subject.lengths:
-            yield Plan(0, lengths=subject.sizes.lengths, drive=drive)
-        if subject.batched:
-            yield Plan(1, batches=batches, drive=drive, budgets=Budgets(graph_breaks=0, recompiles=int(not marked)))
+        lengths = subject.sizes.lengths if subject.lengths else ()
+        batches = subject.sizes.batches if subject.batched else ()
+        several = tuple(n for n in batches if n > 1)
+        if lengths or several:
+            yield Plan(0, lengths=lengths, batches=several, drive=drive)
+        if 1 in batches and not marked:  # a size of its own for torch.compile: it costs a graph, and cannot be marked
+            yield Plan(1, batches=(1,), budgets=Budgets(graph_breaks=0, recompiles=1))
 
 
 def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
@@ -112,6 +113,7 @@ def _sample(
         digest=digests.of_calls(case.subject, [state, *(((), each) for each in replays)]),
         source=type(module).__name__,
         drive=plan.drive,
+        strides=False,  # nobody reads those of a cache, and the op sweep judges what makes them
         fullgraph=plan.fullgraph,
         budgets=plan.budgets,
         exact_fn=exact,

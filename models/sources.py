@@ -40,7 +40,7 @@ class Source(Protocol):
         ...
 
 
-SOURCES: Mapping[str, str] = {"": "models.zoo_subjects"}
+SOURCES: Mapping[str, str] = {"": "models.zoo_subjects", "priority/": "models.priority.source"}
 """Prefix of names, up to and with the slash -> module."""
 
 
@@ -69,9 +69,19 @@ def selected(options: Options) -> list[Listed]:
     return [each for each in found if at_most(each.tier, options.tier)]
 
 
+def tier_of(name: str, options: Options) -> Tier:
+    """The smallest tier that has the subject of that name; nightly where nobody lists it."""
+    return next((each.tier for each in source(prefix_of(name)).listed(options) if each.name == name), Tier.NIGHTLY)
+
+
 def subject(name: str, options: Options) -> Subject:
     """The subject of that name. Raises as `Source.subject` does."""
+    return source(prefix_of(name)).subject(name, options)
+
+
+def prefix_of(name: str) -> str:
+    """The key of `SOURCES` that a name belongs to. Raises `ValueError` where there is none."""
     prefix, slash, _ = name.partition("/")
-    if prefix + slash not in SOURCES and slash:
+    if slash and prefix + slash not in SOURCES:
         raise ValueError(f"no subject {name!r}: names begin with {', '.join(p for p in SOURCES if p)} or with a type")
-    return source(prefix + slash if slash else "").subject(name, options)
+    return prefix + slash if slash else ""
