@@ -36,8 +36,10 @@ class Plan:
 
 
 def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
-    """#0, where shapes are symbolic with other lengths and batches, and then #1 with a batch of one. Raises `ValueError`
-    for a dtype that is not floating, and whatever making the model raises."""
+    """#0, where shapes are symbolic with other lengths and batches; then #1 with a batch of one.
+
+    Raises `ValueError` for a dtype that is not floating, and whatever making the model raises.
+    """
     dtype = dtype_named(case.dtype)
     module = subject.build(dtype, seed, case.direction is Direction.BACKWARD)
     exact = subject.exact(module)
@@ -47,7 +49,7 @@ def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
 
     for plan in _plans(case, subject):
         replays = [inputs(length=n) for n in plan.lengths] + [inputs(batch=n) for n in plan.batches]
-        yield _sample(case, module, exact, inputs(), replays, plan)
+        yield _sample(case, subject, module, exact, inputs(), replays, plan)
 
 
 def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
@@ -83,7 +85,7 @@ def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
     )
     tokens = {"input_ids": subject.inputs(dtype, seed, sizes.batch, sizes.prompt + sizes.steps)["input_ids"]}
     budgets = Budgets(graph_breaks=0, recompiles=CACHES[case.lane])
-    yield _sample(case, module, subject.exact(module), tokens, [], Plan(0, drive=drive, budgets=budgets))
+    yield _sample(case, subject, module, subject.exact(module), tokens, [], Plan(0, drive=drive, budgets=budgets))
 
 
 def _static_cache(module: Any, sizes: Sizes) -> Callable[[], Any]:
@@ -91,12 +93,15 @@ def _static_cache(module: Any, sizes: Sizes) -> Callable[[], Any]:
 
     if getattr(module, "_is_stateful", False):
         raise NotBuildable("the model makes its own cache, of a kind that has no fixed size")
+    if not hasattr(module, "config"):
+        raise NotBuildable("the model has no config, which says how large a cache of fixed size is")
     config = module.config.get_text_config(decoder=True)
     return lambda: StaticCache(config=config, max_cache_len=sizes.prompt + sizes.steps + sizes.free)
 
 
 def _sample(
     case: Case,
+    subject: Subject,
     module: nn.Module,
     exact: nn.Module | None,
     inputs: dict[str, Any],
@@ -112,11 +117,12 @@ def _sample(
         numerics=NumericalClass.COMPOSITE,
         digest=digests.of_calls(case.subject, [state, *(((), each) for each in replays)]),
         source=type(module).__name__,
-        drive=plan.drive,
+        drive=plan.drive if subject.around is None else drives.within(subject.around, plan.drive),
         strides=False,  # nobody reads those of a cache, and the op sweep judges what makes them
         fullgraph=plan.fullgraph,
         budgets=plan.budgets,
         exact_fn=exact,
+        tolerance=subject.tolerance,
         replays=tuple(((), each) for each in replays),
     )
 
