@@ -110,6 +110,19 @@ class NumericalClass(StrEnum):
 
 
 @dataclass(frozen=True)
+class Tolerance:
+    """A bound that somebody declared, in place of the one that follows from the numerical class: the larger of the
+    two. What could not have caught a wrong answer is no pass even so."""
+
+    ulps: float = 0.0  # units in the last place of the device's format, at the exact result
+    atol: float = 0.0
+
+    def __str__(self) -> str:
+        said = [f"{name} {value:g}" for name, value in vars(self).items() if value]
+        return f"tolerance declared: {', '.join(said)}"
+
+
+@dataclass(frozen=True)
 class Sample:
     """One call to check. Everything is on the CPU and reproducible from the case, the index and the seed.
 
@@ -138,6 +151,7 @@ class Sample:
     check: Callable[..., str | None] | None = None  # property class: (inputs, output, reference) -> complaint or None
     contraction_length: Callable[..., int] | None = None  # n of the bound, from (args, kwargs); None: estimated
     ulps: float | None = None  # elementwise class: allowed units in the last place; None: the judge's default
+    tolerance: Tolerance | None = None  # of every floating result; None: what its class says
     strides: bool = True  # whether those of results are judged
     postprocess: Callable[[Any], Any] | None = None  # applied to results of both sides before comparing
     notes: Mapping[str, Any] = field(default_factory=dict)

@@ -71,6 +71,7 @@ def _described(case: Case, sample: Sample) -> str:
         f"call:    {sample.source}",
         f"class:   {sample.numerics}",
         f"digest:  {sample.digest}",
+        *([str(sample.tolerance)] if sample.tolerance is not None else []),
     ]
     for number, (args, kwargs) in enumerate([(sample.args, sample.kwargs), *sample.replays]):
         title = "inputs" if number == 0 else f"replay {number - 1}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from conformance.backends.protocol import Capabilities
-from conformance.cases import NumericalClass
+from conformance.cases import NumericalClass, Tolerance
 from conformance.numerics import (
     ACCUMULATION_OF_DTYPE,
     FORMAT_OF_DTYPE,
@@ -116,6 +116,7 @@ class Subject:
     input_formats: DeviceFormats  # of the case's dtype
     has_exact: bool
     ulps: float | None = None  # what the sample allows an elementwise op; None: the default of this module
+    tolerance: Tolerance | None = None  # what somebody declared instead of all this
 
     @property
     def represented_otherwise(self) -> bool:
@@ -133,6 +134,9 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
 
     A result within an early one is within the last, so that most samples are judged without the costly evidence.
     """
+    if subject.tolerance is not None:
+        yield (subject.tolerance.ulps * unit).clamp(min=subject.tolerance.atol)
+        return
     if subject.numerics is NumericalClass.ELEMENTWISE and subject.ulps is not None:
         allowed = subject.ulps * unit
         yield allowed

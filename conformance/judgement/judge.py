@@ -73,6 +73,7 @@ def judge(
     measured = [m for state in states for m in state.measured]
     findings = [f for state in states for f in state.findings]
     compared = sum(state.compared for state in states)
+    declared = [str(sample.tolerance)] if sample.tolerance is not None else []
     if compared == 0 and not findings:
         findings.append(Finding(Check.NOTHING, "output", "nothing was compared: no output, gradient or changed input"))
     return Judgement(
@@ -83,7 +84,9 @@ def judge(
         slack=values.merge(measured, lambda m: m.slack),
         loosest=values.merge(measured, lambda m: m.loosest),
         notes=tuple(
-            dict.fromkeys([*(n for ref, _, _ in calls for n in ref.notes), *(n for m in measured for n in m.notes)])
+            dict.fromkeys(
+                [*declared, *(n for ref, _, _ in calls for n in ref.notes), *(n for m in measured for n in m.notes)]
+            )
         ),
     )
 
@@ -225,6 +228,7 @@ def _comparison(
         bounds.case_formats(j.reference, j.capabilities, formats),
         exact_leaf is not None,
         j.reference.sample.ulps,
+        j.reference.sample.tolerance,
     )
     for other in _other_run(j, index):  # two answers of the CPU: what lies between them is its own uncertainty
         spread = (values.real(other).double() - narrow).abs().nan_to_num(0.0, 0.0, 0.0)
