@@ -26,7 +26,7 @@ class DecodeSuite:
             Case(self.kind, each.name, dtype, ShapeMode.AUTOMATIC, Direction.FORWARD, lane)
             for each in sources.selected(options)
             if each.decodes and (options.subjects or sources.at_most(each.decode_tier, options.tier))
-            for dtype in options.dtypes or suite.DTYPES
+            for dtype in options.dtypes or each.dtypes or suite.DTYPES
             for lane in LANES
             if not options.lanes or lane in options.lanes
         ]

@@ -6,6 +6,7 @@ Everything around the model's forward is ordinary eager code, as in a user's pro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -37,6 +38,16 @@ def marked_forward(model: Model, *, dims: Mapping[str, Sequence[int]], **inputs:
         for number in numbers:
             mark_dynamic(inputs[name], number)
     return forward(model, **inputs)
+
+
+def within(context: Callable[[], AbstractContextManager[None]], drive: Callable[..., Any]) -> Callable[..., Any]:
+    """A drive that does the same as `drive`, all of it within `context()`."""
+
+    def driven(model: Model, **inputs: Any) -> Any:
+        with context():
+            return drive(model, **inputs)
+
+    return driven
 
 
 class Greedy:

@@ -26,6 +26,7 @@ class Listed:
     tier: Tier  # the smallest that has it
     decodes: bool = False  # whether it is a language model that writes token by token
     decode_tier: Tier = Tier.PR  # the smallest in which it does
+    dtypes: tuple[str, ...] = ()  # in which it is run where none is asked for; empty: those of the suite
 
 
 class Source(Protocol):
@@ -40,7 +41,12 @@ class Source(Protocol):
         ...
 
 
-SOURCES: Mapping[str, str] = {"": "models.zoo_subjects", "priority/": "models.priority.source"}
+OWN = "own/"
+SOURCES: Mapping[str, str] = {
+    "": "models.zoo_subjects",
+    "priority/": "models.priority.source",
+    OWN: "models.own.subjects",
+}
 """Prefix of names, up to and with the slash -> module."""
 
 
@@ -62,8 +68,12 @@ def source(prefix: str) -> Source:
 
 
 def selected(options: Options) -> list[Listed]:
-    """The subjects that `options` selects: those of the tier, or all that are asked for by name."""
-    found = [each for prefix in SOURCES for each in source(prefix).listed(options)]
+    """The subjects that `options` selects: those of the tier, or all that are asked for by name.
+
+    Whoever brings models of their own and asks for none by name wants to see theirs.
+    """
+    prefixes = [OWN] if options.models and not options.subjects else SOURCES
+    found = [each for prefix in prefixes for each in source(prefix).listed(options)]
     if options.subjects:
         return [each for each in found if any(fnmatch.fnmatchcase(each.name, glob) for glob in options.subjects)]
     return [each for each in found if at_most(each.tier, options.tier)]

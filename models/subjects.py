@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from conformance.cases import Tolerance
 
 if TYPE_CHECKING:
     import torch
@@ -44,3 +47,5 @@ class Subject:
     exact: Callable[[nn.Module], nn.Module | None] = lambda module: None
     """What computes the same and also takes float64, where the model itself does not; None: it does."""
     notes: str = ""
+    tolerance: Tolerance | None = None  # that somebody declared; None: the engine's
+    around: Callable[[], AbstractContextManager[None]] | None = None  # within which its code runs; None: as it is

@@ -72,13 +72,20 @@ class ModelSuite:
 
     def manifest(self, options: Options) -> Mapping[str, Any]:
         """What a report needs to know about what was swept."""
+        from models.own import subjects
         from models.zoo import architectures
 
-        return {"architectures": len(architectures.architectures())}
+        return {"architectures": len(architectures.architectures()), "own": subjects.facts(options)}
+
+    def check(self, options: Options) -> None:
+        """Raises `ValueError`, which names file, line and key, where a file of the user's own models is wrong."""
+        from models.own import declarations
+
+        declarations.load(options.models)
 
     def _plan(self, options: Options) -> Iterator[tuple[Case, str]]:
         for each in sources.selected(options):
-            for dtype in options.dtypes or DTYPES:
+            for dtype in options.dtypes or each.dtypes or DTYPES:
                 for v in VARIANTS:
                     if _asked_for(v, options):
                         case = Case(self.kind, each.name, dtype, v.mode, v.direction, v.lane)

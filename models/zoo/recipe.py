@@ -93,7 +93,7 @@ def model_class(model_type: str, class_name: str) -> type[nn.Module]:
 
 
 @contextlib.contextmanager
-def _construction(dtype: torch.dtype, seed: int) -> Iterator[None]:
+def construction(dtype: torch.dtype, seed: int) -> Iterator[None]:
     """Default dtype and seed for a constructor, restored afterwards. Memory that it leaves uninitialised reads NaN, so
     that it can be told from what was set, and does not differ from one construction to the next."""
     import torch
@@ -125,7 +125,7 @@ def build(recipe: Recipe, *, dtype: torch.dtype | None = None, seed: int = 0) ->
     from models.zoo import builders
 
     dtype = dtype or torch.float32
-    with _construction(dtype, seed):
+    with construction(dtype, seed):
         if recipe.builder:
             model = builders.model(recipe.builder)(recipe)
         else:
