@@ -7,12 +7,13 @@ fails is run again on one part of the stack after another (`ladder`), to say whe
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from conformance import callables, calls, fingerprints, ladder, observe, signatures, stages
+from conformance import callables, calls, divergence, fingerprints, ladder, observe, signatures, stages
 from conformance.backends import registry
 from conformance.cases import Case, Sample
 from conformance.isolation import memory
@@ -135,8 +136,10 @@ def run_sample(
     record.cpu_s = time.process_time() - cpu
     if seen.notes:
         record.reason = "; ".join(filter(None, [record.reason, *(f"{k}: {v}" for k, v in seen.notes.items() if v)]))
-    if record.outcome in FAILED and reference is not None and not getattr(backend, "control", False):
+    unexplained = record.outcome in FAILED and record.outcome is not Outcome.BUDGET
+    if unexplained and reference is not None and not getattr(backend, "control", False):
         _climb(record, case, sample, reference, backend, failure)
+        _locate(record, case, sample, backend)
     return record
 
 
@@ -236,6 +239,19 @@ def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: R
     record.rungs = {ladder.DEVICE_EAGER: str(record.outcome)}
 
 
+def _locate(record: Record, case: Case, sample: Sample, backend: Backend) -> None:
+    """Of a model, the part that fails."""
+    import torch
+
+    if not isinstance(sample.fn, torch.nn.Module):
+        return
+    replay = re.search(r"\breplay\[(\d+)\]", record.message.partition("\n")[0])
+    culprit = divergence.locate(backend, case, sample, call=1 + int(replay[1]) if replay else 0)
+    if culprit is not None:
+        record.culprit_module, record.culprit_op = f"{culprit.path or '(all)'} {culprit.kind}", culprit.op
+        record.reason = "; ".join(filter(None, [record.reason, f"first to fail: {culprit}"]))
+
+
 def _check_budgets(record: Record, sample: Sample, seen: observe.Seen) -> None:
     counts = {
         "graph_breaks": seen.break_count,
@@ -244,8 +260,9 @@ def _check_budgets(record: Record, sample: Sample, seen: observe.Seen) -> None:
     }
     exceeded = sample.budgets.exceeded(counts)
     if exceeded:
-        record.outcome, record.stage, record.message = Outcome.BUDGET, Stage.RUN, exceeded
-        record.fingerprint = fingerprints.of_budget(exceeded, op=record.subject)
+        stage = Stage.RUN if "fallbacks" in exceeded else Stage.CAPTURE  # it is Dynamo that breaks and recompiles
+        record.outcome, record.stage, record.message = Outcome.BUDGET, stage, exceeded
+        record.fingerprint = fingerprints.of_budget(exceeded, op=record.subject, stage=stage)
 
 
 def _support(case: Case, sample: Sample, seen: observe.Seen, backend: Backend) -> Support | None:
@@ -286,6 +303,6 @@ def _climb(
     )
     climb = ladder.climb(case, sample, reference, backend, judge, failed=failed)
     record.rungs, record.owner = climb.rungs, climb.owner
-    if climb.stage is not None and record.outcome is not Outcome.BUDGET:
+    if climb.stage is not None:
         record.stage = climb.stage
     record.reason = "; ".join(filter(None, [record.reason, climb.reason]))

@@ -31,6 +31,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, CustomSchedulerPa
 # Private by its package name only: the way to see what eager dispatches to.
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance import trees
 from conformance.backends.protocol import Backend, BackendError, Observation
 from conformance.outcomes import Stage
 from conformance.records import GraphBreak, Recompile
@@ -41,6 +42,7 @@ __all__ = [
     "InductorProbe",
     "Seen",
     "capturing",
+    "dispatched_calls",
     "eager_ops",
     "is_operator",
     "is_refusal",
@@ -444,6 +446,30 @@ def eager_ops(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
     with _Dispatched() as mode:
         fn(*args, **(kwargs or {}))
     return dict(mode.ops)
+
+
+class _Recorded(TorchDispatchMode):
+    """Keeps the inputs of each op as they were before it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def kept(_path: str, leaf: Any) -> Any:
+            return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+        self.calls.append((func, trees.map_leaves(args, kept), trees.map_leaves(dict(kwargs or {}), kept)))
+        return func(*args, **(kwargs or {}))
+
+
+def dispatched_calls(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """(overload, args, kwargs) of each op that `fn(*args, **kwargs)` dispatches to below autograd; runs it once."""
+    with _Recorded() as mode:
+        fn(*args, **(kwargs or {}))
+    return mode.calls
 
 
 def out_of_tree_device() -> str | None:

@@ -53,6 +53,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     traceback: str = ""
     reason: str = ""  # why skipped, or what else needs saying
     rungs: dict[str, str] = {}  # ladder rung -> outcome, where the ladder was climbed
+    culprit_module: str = ""  # of a model that fails: path of the smallest part that fails alone, and its class
+    culprit_op: str = ""  # the first op of it that does
 
     # judgement
     compared: int = 0  # tensors compared with the reference

@@ -1,0 +1,186 @@
+"""Which part of a model fails: the first module that does so alone, given what it gets in eager mode, and the op in it.
+
+Both sides are fed the same inputs module by module, so that an error does not count again in all that follows. The
+descent goes from the model to its parts in the order in which they run, into the first that fails, until none of the
+parts of a module fails; that module is the smallest cut of the model that shows the failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from conformance import observe, trees
+from conformance.callables import compiled, direction_of, driven, on_device
+from conformance.calls import invoke, prepare, run_sample
+from conformance.cases import Case, Direction, NumericalClass, Sample
+from conformance.isolation import forked
+from conformance.judgement.judge import judge
+from conformance.reference import ReferenceUnavailable, make_reference
+
+if TYPE_CHECKING:
+    from conformance.backends.protocol import Backend
+
+PLAIN = (Tensor, bool, int, float, complex, str, bytes, torch.dtype, torch.device, slice, type(None), type(Ellipsis))
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """What fails by itself. `path` is that of the module in the model, empty for the model as a whole."""
+
+    path: str
+    kind: str  # the module's class
+    op: str = ""  # the first op of it that fails alone; empty: none does
+    message: str = ""  # how the op fails, or else the module
+
+    def __str__(self) -> str:
+        where = f"{self.path or 'the model'} ({self.kind})"
+        what = f": {self.op}" if self.op else ": as a whole, each of its ops alone is right"
+        return where + what + (f": {self.message}" if self.message else "")
+
+
+def locate(
+    backend: Backend, case: Case, sample: Sample, *, call: int = 0, seconds: float | None = 120.0
+) -> Culprit | None:
+    """The culprit in a sample whose `fn` is a module, looked for in a forked child for at most `seconds`.
+
+    `call` is the number of the call that failed: 0, or that of a replay plus 1. None where nothing fails when it is run
+    alone, or the time is up before the first module is found.
+    """
+    report = forked.run(lambda: map(msgspec.json.encode, _descent(backend, case, sample, call)), seconds)
+    found = [msgspec.json.decode(line, type=Culprit) for line in report.lines]
+    return found[-1] if found else None
+
+
+def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Iterator[Culprit]:
+    """Ever smaller culprits."""
+    torch.set_num_threads(1)  # a fork copies one thread of an OpenMP team
+    calls = _recorded(sample, case, number)
+    modules = dict(sample.fn.named_modules()) if isinstance(sample.fn, nn.Module) else {}
+    path: str | None = None
+    parts: Sequence[str] = [""]
+    while parts:
+        for part in parts:
+            message = _failure(backend, case, modules[part], calls[part]) if part in calls else ""
+            if message:
+                path = part
+                yield Culprit(path, type(modules[path]).__name__, message=message)
+                break
+        else:
+            break
+        parts = _parts(path, modules, calls)
+    if path is None:
+        return
+    for op, call in _ops(modules[path], calls[path][-1]):
+        message = _failure(backend, case, op, [call])
+        if message:
+            yield Culprit(path, type(modules[path]).__name__, op.name(), message)
+            return
+
+
+def _parts(path: str, modules: dict[str, nn.Module], calls: dict[str, list[Call]]) -> list[str]:
+    """The modules directly below one, through containers that are never called, in the order in which they run."""
+    prefix = f"{path}." if path else ""
+    below = [name for name in calls if name and name != path and name.startswith(prefix)]
+    return [name for name in below if not any(name.startswith(f"{other}.") for other in below if other != name)]
+
+
+def _recorded(sample: Sample, case: Case, number: int) -> dict[str, list[Call]]:
+    """Path -> inputs of a module in the first call of the model and, if another failed, in that one; as they run."""
+    wanted = [(sample.args, sample.kwargs), *sample.replays]
+    found: dict[str, list[Call]] = {}
+    for args, kwargs in [wanted[0], *([wanted[number]] if number else [])]:
+        module: Any = on_device(sample.fn)
+        seen: dict[str, Call] = {}
+        handles = [
+            part.register_forward_pre_hook(_recorder(name, seen), with_kwargs=True)
+            for name, part in module.named_modules()
+        ]
+        prepared = prepare(args, kwargs, direction=Direction.FORWARD)
+        with contextlib.suppress(Exception):
+            invoke(prepared, driven(sample, module))
+        for handle in handles:
+            handle.remove()
+        for name, call in seen.items():
+            found.setdefault(name, []).append(call)
+    calls = 1 + bool(number)
+    return {name: each for name, each in found.items() if len(each) == calls}
+
+
+def _recorder(name: str, seen: dict[str, Call]) -> Callable[..., None]:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name not in seen:
+            seen[name] = trees.map_leaves(args, _kept), trees.map_leaves(kwargs, _kept)
+
+    return hook
+
+
+def _kept(_path: str, leaf: Any) -> Any:
+    """A copy of an argument; None for an object with a state of its own, a cache, which a part can do without."""
+    if isinstance(leaf, Tensor):
+        return leaf.detach().clone()
+    return leaf if isinstance(leaf, PLAIN) else None
+
+
+def _without_gradient(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch.no_grad():
+        return fn(*args, **kwargs)
+
+
+def _failure(backend: Backend, case: Case, fn: Any, calls: Sequence[Call]) -> str:
+    """How a part fails on the backend, in a line; empty where it is right, or cannot be run alone on the CPU."""
+    from conformance.backends.registry import capabilities
+
+    (args, kwargs), *replays = calls
+    sample = Sample(
+        index=0,
+        fn=fn,
+        args=args,
+        kwargs=kwargs,
+        numerics=NumericalClass.COMPOSITE,
+        digest="",
+        source="",
+        drive=_without_gradient,
+        strides=False,
+        replays=tuple(replays),
+    )
+    try:
+        reference = make_reference(case, sample)
+    except ReferenceUnavailable:
+        return ""
+    if reference.nondeterministic:
+        return ""
+    torch.compiler.reset()
+    reset = getattr(backend, "reset", None)
+    if reset is not None:
+        reset()
+    try:
+        direction = direction_of(case, sample)
+        result = run_sample(compiled(backend, case, sample), sample, direction=direction, device=backend.device)
+    except Exception as error:
+        return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
+    verdict = judge(case, sample, reference, result, capabilities(backend))
+    return "" if verdict.ok else str(verdict.findings[0]).splitlines()[0][:300]
+
+
+def _ops(module: nn.Module, call: Call) -> Iterator[tuple[Any, Call]]:
+    """The ops that the module dispatches to in eager mode, each distinct call once, in order."""
+    args, kwargs = call
+    prepared = prepare(args, kwargs, direction=Direction.FORWARD)
+    seen = set()
+    with torch.no_grad():
+        recorded = observe.dispatched_calls(on_device(module), prepared.args, prepared.kwargs)
+    for op, op_args, op_kwargs in recorded:
+        key = op.name(), repr(trees.map_leaves((op_args, op_kwargs), _signature))
+        if key not in seen:
+            seen.add(key)
+            yield op, (op_args, op_kwargs)
+
+
+def _signature(_path: str, leaf: Any) -> Any:
+    return (tuple(leaf.shape), leaf.stride(), leaf.dtype) if isinstance(leaf, Tensor) else leaf
