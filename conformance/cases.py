@@ -97,6 +97,7 @@ class Options(msgspec.Struct, frozen=True):
     seed: int = 0
     max_samples: int | None = None  # cap per case; None: what the tier says
     models: tuple[str, ...] = ()  # absolute paths of files that declare models of the user's own
+    traced: str | None = None  # run or file with calls that were traced out of models; None: the newest run with some
 
 
 class NumericalClass(StrEnum):

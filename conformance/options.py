@@ -39,6 +39,7 @@ OPTIONS = (
     Option("shape-mode", "MODE", "only static, dynamic or automatic", many=True),
     Option("direction", "DIRECTION", "only fwd or bwd", many=True),
     Option("lane", "LANE", "only this lane, e.g. samples", many=True),
+    Option("traced", "RUN", "calls of the lane `traced`: a run of the backend trace, or a file (default: newest run)"),
     Option("seed", "N", "seed of all inputs (default 0)"),
     Option("max-samples", "N", "at most so many samples a case (default: what the tier says)"),
     Option("sample-timeout", "SECONDS", "time limit of a sample (default 120)"),

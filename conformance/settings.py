@@ -73,6 +73,11 @@ def file(text: str) -> str:
     return str(Path(text).absolute())  # it travels to processes and runs that may be elsewhere
 
 
+def file_or_run(text: str) -> str:
+    """The absolute path of a file or directory that is there; else the text, which may be the id of a run."""
+    return str(Path(text).absolute()) if Path(text).exists() else text
+
+
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "tier": _one_of(Tier),
     "dtype": _one_of(DTYPES.split()),
@@ -83,6 +88,7 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     "sample-timeout": _number(float, 0.001, "a number of seconds above 0"),
     "memory-limit": memory.parse_size,
     "models": file,
+    "traced": file_or_run,
 }
 """Option name -> what makes its value of the text, raising ValueError; for the others the text is the value."""
 
@@ -158,6 +164,7 @@ _SELECTION = {
     "seed": "seed",
     "max-samples": "max_samples",
     "models": "models",
+    "traced": "traced",
 }
 """Option name -> field of `cases.Options`."""
 _LIMITS = {"sample-timeout": "seconds", "memory-limit": "memory"}
@@ -204,7 +211,7 @@ def checked(settings: Settings) -> Settings:
             if not Path(settings.expectations).is_file():
                 raise SettingsError(f"--expectations: there is no file {settings.expectations}")
             expectations.load(settings.expectations)
-        if settings.options.models:
+        if settings.options.models or settings.options.traced or settings.options.lanes:
             check_files(settings.options, settings.suites)
         installed = {entry.name for entry in entry_points(group=registry.GROUP)}
         if ":" not in settings.backend and settings.backend not in installed:
@@ -244,12 +251,14 @@ def repro_flags(settings: Settings) -> str:
         words += ["--seed", str(settings.options.seed)]
     for file in settings.options.models:
         words += ["--models", file]
+    if settings.options.traced is not None:
+        words += ["--traced", settings.options.traced]
     return shlex.join(words)
 
 
 def restrictions(options: Options) -> Iterable[tuple[str, Any, Options]]:
     """Each value of a selection option, as (flag, value, options that select by it alone)."""
-    everything = Options(tier=options.tier, models=options.models)
+    everything = Options(tier=options.tier, models=options.models, traced=options.traced)
     for name in ("op", "dtype", "shape-mode", "direction", "lane"):
         field = _SELECTION[name]
         for value in getattr(options, field):

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance import traced
 from conformance.cases import Case, Direction, NumericalClass, Options, Sample, ShapeMode, Tier
+from op_coverage.traced import lane as traced_lane
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +31,8 @@ ON_CPU: Mapping[str, tuple[int, ...]] = {"tensor_split": (1,)}
 """Positions, among an op's tensors, of those that PyTorch demands on the CPU on every device."""
 
 LANES = ("samples", "sizes", "views", "special")
-"""OpInfo's own samples, and the lanes of `lanes.py`, which only the ops that take any shape have."""
+"""OpInfo's own samples, and the lanes of `lanes.py`, which only the ops that take any shape have. Beside these there is
+`traced`, whose subjects are overloads and no OpInfos: see `traced.lane`."""
 
 _BOTH_MODES = (ShapeMode.STATIC, ShapeMode.DYNAMIC)
 
@@ -70,15 +73,23 @@ class OpSuite:
     expectations_dir = Path(__file__).with_name("expectations")
 
     def cases(self, options: Options) -> Iterable[Case]:
-        """All cases that `options` selects, in database order: op, lane, dtype, direction, shape mode.
+        """All cases that `options` selects, in database order: op, lane, dtype, direction, shape mode. Then those of
+        the lane `traced`.
 
-        Raises `ValueError` for a dtype that torch does not have.
+        Raises `ValueError` for a dtype that torch does not have, and where traced calls are asked for and there are
+        none.
         """
-        return [
+        found = [
             Case(self.kind, subject, dtype, mode, direction, lane)
             for subject, dtype, mode, direction, lane, reason in self._plan(options)
             if not reason
         ]
+        return [*found, *(traced_lane.cases(options) if traced_lane.is_asked_for(options) else ())]
+
+    def check(self, options: Options) -> None:
+        """Raise `ValueError` where traced calls are asked for and there are none."""
+        if traced_lane.is_asked_for(options):
+            traced.locate(options.traced)
 
     def excluded(self, options: Options) -> Mapping[str, int]:
         """Reason -> number of cases that the selection names but no op takes."""
@@ -89,6 +100,9 @@ class OpSuite:
 
         Raises `ValueError` for a subject that the installed torch does not have, or that does not have the lane.
         """
+        if case.lane == traced_lane.LANE:
+            yield from traced_lane.samples(case, options)
+            return
         import torch
 
         from op_coverage import inputs, lanes, sources, upstream
@@ -115,13 +129,15 @@ class OpSuite:
                 yield _judged(case, info, sample)
 
     def manifest(self, options: Options) -> Mapping[str, Any]:
-        """What the report needs to know about the installed torch: its overloads, and the ops without a class."""
+        """What the report needs to know about the installed torch: its overloads, the ops without a class; and where
+        traced calls come from."""
         from op_coverage import classes, upstream
 
         return {
             "op_infos": len(upstream.op_infos()),
             "unclassified": classes.unclassified(),
             "overloads": {"all": list(upstream.overload_names()), "core": sorted(upstream.core_overloads())},
+            **({"traced": traced_lane.facts(options)} if traced_lane.is_asked_for(options) else {}),
         }
 
     def _plan(self, options: Options) -> Iterator[tuple[str, str, ShapeMode, Direction, str, str]]:

@@ -29,7 +29,11 @@ __all__ = [
     "OP_DB_EXPRESSION",
     "OpInfo",
     "SampleInput",
+    "argument_names",
+    "aten_name",
     "core_overloads",
+    "domain",
+    "excludes_zero",
     "family",
     "is_cuda_jiterator",
     "is_overload",
@@ -73,6 +77,42 @@ _FAMILIES = {UnaryUfuncInfo: "unary", BinaryUfuncInfo: "binary", ReductionOpInfo
 def family(info: OpInfo) -> str | None:
     """`unary`, `binary` or `reduction`: the kinds of op that take tensors of any shape. None for all others."""
     return next((name for kind, name in _FAMILIES.items() if isinstance(info, kind)), None)
+
+
+def aten_name(info: OpInfo) -> str:
+    """The operator that the entry says it dispatches to: `softmax`, `gelu` for `nn.functional.gelu`."""
+    return str(getattr(info, "aten_name", "") or info.name)
+
+
+def domain(info: OpInfo, *, first: bool) -> tuple[float | None, float | None]:
+    """Lowest and highest value that the op takes; of a binary op that its first argument takes, or the second."""
+    found = getattr(info, "domain", None)
+    if found is None:
+        given = getattr(info, "lhs_make_tensor_kwargs" if first else "rhs_make_tensor_kwargs", None) or {}
+        found = given.get("low"), given.get("high")
+    low, high = found
+    return low, high
+
+
+def excludes_zero(info: OpInfo) -> bool:
+    """Whether the second argument of a binary op must not be zero."""
+    return bool((getattr(info, "rhs_make_tensor_kwargs", None) or {}).get("exclude_zero"))
+
+
+@functools.cache
+def argument_names(op: str) -> tuple[str, ...]:
+    """Names of the arguments of an overload (`aten.addmm.default`), in order; those by keyword alone come last.
+
+    Raises `ValueError` where the installed torch does not have it.
+    """
+    found: Any = torch.ops
+    for name in op.split("."):
+        found = getattr(found, name, None)
+    if not is_overload(found):
+        raise ValueError(f"torch {torch.__version__} has no {op}")
+    return tuple(
+        argument.name for argument in found._schema.arguments
+    )  # private: an overload's schema has no other way
 
 
 @functools.cache
