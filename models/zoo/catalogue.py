@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from models.zoo import architectures, forked
+from models.zoo import architectures, exceptions, forked, rules
 from models.zoo.derivation import SECONDS, NotDerivable, derive
 from models.zoo.recipe import Recipe
 
@@ -88,6 +88,9 @@ def derived(model_type: str, task: str) -> Outcome:
     """Derives in a forked child, whatever is stored. Raises KeyError where transformers has no such class."""
     architectures.class_name(model_type, task)
     import transformers  # noqa: F401  (before the fork, so that not every child imports it)
+
+    rules.warm()
+    exceptions.entries()
 
     def work() -> bytes:
         try:

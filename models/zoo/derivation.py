@@ -229,7 +229,7 @@ def _starts(subject: Subject, facts: Facts) -> Iterator[Inputs]:
         along = [n for n in along if n not in ("mm_token_type_ids", "token_type_ids")]
     for extra in [along, []] if along else [[]]:
         for specs in itertools.islice(layouts.combinations([*names, *extra], facts, subject.parameters), 12):
-            yield {**specs, **fixed}
+            yield {**layouts.for_task(specs, subject.task), **fixed}
 
 
 _TAKEN = ("input_ids", "pixel_values", "input_features", "input_values")
@@ -242,7 +242,8 @@ def _described(recipe: Recipe, subject: Subject) -> Recipe:
     takes = _modalities(
         n for n in subject.parameters if n in ("input_ids", "pixel_values", "input_features", "input_values")
     )
-    left_out = tuple(m for m in takes if m not in have and "features" not in have)
+    dropped = _modalities(subject.entry.drop)
+    left_out = tuple(m for m in takes if m not in have and m not in dropped and "features" not in have)
     return msgspec.structs.replace(recipe, modalities=have, left_out=left_out)
 
 

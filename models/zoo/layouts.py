@@ -70,6 +70,7 @@ def _images(name: str, grid: str, part: str) -> Layouts:
         packing = {name: floats(1, c, p, f"{16 * p}*batch"), "target_sizes": constant([4, 4], "batch", 2)}
         special = [tiled] if facts.find("image_grid_pinpoints") else [packed, lone, *cut, flat, packing]
         tiles = [
+            {name: packed[name]},
             {name: floats("batch", 1, c, h, w)},
             {name: floats("batch", 2, c, h, w)},
             {name: floats("batch", c, frames, h, w)},
@@ -111,6 +112,7 @@ def _waveform(name: str) -> Layouts:
             ("batch", "320*length+400"),
             ("batch", 1, "320*length"),
             ("batch", 1, "1920*length"),
+            ("batch", "1920*length"),
             ("batch", 16000),
         ]
         return [{name: floats(*shape)} for shape in samples] + _spectrogram(name)(facts)
@@ -169,7 +171,10 @@ _LAYOUTS: Mapping[str, Layouts] = {
     "pixel_values": _images("pixel_values", "image_grid_thw", "image"),
     "pixel_values_videos": _images("pixel_values_videos", "video_grid_thw", "video"),
     "pixel_values_images": _images("pixel_values_images", "image_grid_thw", "image"),
-    "flattened_patches": lambda f: [{"": floats("batch", "length", 2 + f.image()[0] * f.patch() ** 2)}],
+    "flattened_patches": lambda f: [
+        # the first two elements of a patch are its row and column
+        {"": InputSpec("floats", ("batch", "length", 2 + f.image()[0] * f.patch() ** 2), "float", low=0, high=4)}
+    ],
     "input_features": _spectrogram("input_features"),
     "audio_input_features": _spectrogram("audio_input_features"),
     "audio_mel": _spectrogram("audio_mel"),
@@ -283,6 +288,18 @@ def companions(names: list[str], parameters: Mapping[str, bool]) -> list[str]:
 def _of_fixed_length(spec: InputSpec) -> InputSpec:
     dims = (recipe.size(dim, 0, 16) if isinstance(dim, str) and "length" in dim else dim for dim in spec.shape)
     return msgspec.structs.replace(spec, shape=tuple(dims))
+
+
+def for_task(specs: Inputs, task: str) -> Inputs:
+    """Inputs as a task wants them: choices come as one more dimension of the text."""
+    if task != "multiple-choice":
+        return specs
+    return {
+        name: msgspec.structs.replace(spec, shape=(spec.shape[0], 2, *spec.shape[1:]))
+        if spec.shape[1:2] == ("length",)
+        else spec
+        for name, spec in specs.items()
+    }
 
 
 def combinations(names: list[str], facts: Facts, parameters: Mapping[str, bool]) -> Iterator[Inputs]:

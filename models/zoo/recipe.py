@@ -81,9 +81,9 @@ def model_class(model_type: str, class_name: str) -> type[nn.Module]:
     from transformers import CONFIG_MAPPING
 
     packages.prepare()
-    if hasattr(type(transformers), "__getattr__") and class_name in dir(transformers):
+    try:
         found = getattr(transformers, class_name)
-    else:
+    except AttributeError:
         modelling = CONFIG_MAPPING[model_type].__module__.replace(".configuration_", ".modeling_")
         found = getattr(importlib.import_module(modelling), class_name)
     backends = getattr(found, "_backends", None)

@@ -92,6 +92,18 @@ def first_stage(config: Any, values: Mapping[str, Any], changed: Changes, now: L
         changed["hidden_size"] = widths[0]
 
 
+TIMM = ("resnet50", "resnet18", "resnet34", "resnet101")
+TINY_TIMM = "test_resnet"
+"""timm has tiny architectures for tests of its own."""
+
+
+def timm(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup) -> None:
+    """A small network instead of a residual one that a config takes from timm by name."""
+    for name in ("backbone", "architecture"):
+        if type(config).model_type.startswith("timm_") and values.get(name) in TIMM:
+            changed[name] = TINY_TIMM
+
+
 def pyramid(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup) -> None:
     """The width of the first stage follows from its heads: it doubles from stage to stage as they do."""
     heads = now("num_heads")
@@ -112,7 +124,7 @@ def state_space(config: Any, values: Mapping[str, Any], changed: Changes, now: L
             changed[heads] = now("hidden_size") * now(expand) // now(size)
 
 
-ALL = (rotated_heads, rotary, stages, first_stage, pyramid, state_space)
+ALL = (rotated_heads, rotary, stages, timm, first_stage, pyramid, state_space)
 
 
 def restore(config: Any, values: Mapping[str, Any], changed: Changes) -> None:

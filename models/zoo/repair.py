@@ -93,7 +93,11 @@ _KINDS = {
 _FEATURES = re.compile(
     r"(image|video|audio|speech|vision|visual|multimodal|mm|media)?_?(features?|embeds|embeddings|hidden_states|outputs?|last_hidden_state)"
 )
-_MISMATCH = re.compile(r"(image|video|audio|multimodal|speech)?[^.]{0,40}(do not match|does not match|mismatch)", re.I)
+_MISMATCH = re.compile(
+    r"(image|video|audio|multimodal|speech)?[^.]{0,40}(do not match|does not match|mismatch)"
+    r"|Got \d+ (image|video|audio)?.*for \d+ .*placeholder tokens(?: \(id (\d+)\))?",
+    re.I,
+)
 
 
 def with_runs(specs: Inputs, name: str, runs: tuple[tuple[int, int], ...]) -> Inputs:
@@ -128,7 +132,7 @@ def _wanted_placeholders(error: BaseException) -> list[int]:
             found.append(value.numel() // (width or value.shape[-1]))
             if len(found) > 3:
                 break
-    found += [int(n) for n in re.findall(r"features:? *(\d+)", str(error))]
+    found += [int(a or b) for a, b in re.findall(r"features:? *(\d+)|Got (\d+)", str(error))]
     found += [int(n) for n in re.findall(r"(\d+)", str(error))]
     return found
 
@@ -139,10 +143,10 @@ def placeholders(error: BaseException, specs: Inputs, context: Context) -> Input
     found = _MISMATCH.search(message)
     if found is None or not re.search(r"token|placeholder|feature", message, re.I):
         return None
-    kind = (found.group(1) or "multimodal").lower()
+    kind = (found.group(1) or found.group(3) or "multimodal").lower()
     kind = "audio" if kind == "speech" else kind
     name = next((n for n in ("input_ids", "decoder_input_ids") if n in specs), None)
-    token = context.facts.token(*_KINDS[kind])
+    token = int(found.group(4)) if found.group(4) else context.facts.token(*_KINDS[kind])
     if name is None or token is None:
         return None
     runs = [run for run in specs[name].runs if run[0] != token]
@@ -158,14 +162,22 @@ def idle_image(error: BaseException, specs: Inputs, context: Context) -> Inputs 
     """Placeholders for features that a model left out because there were none."""
     found = re.search(r"do not depend on (.*)", str(error))
     name = next((n for n in ("input_ids", "decoder_input_ids") if n in specs), None)
-    if found is None or name is None or specs[name].runs:
+    if found is None or name is None:
         return None
     kind = layouts.MODALITIES.get(found.group(1).split(", ")[0], "")
     token = context.facts.token(*_KINDS.get(kind, ()))
-    if token is None:
+    if token is None or any(run[0] == token for run in specs[name].runs):
         return None
     count = context.facts.number("num_query_tokens", "num_image_tokens", "image_seq_length", "num_queries", default=4)
-    return with_runs(specs, name, ((token, count),))
+    return with_runs(specs, name, (*specs[name].runs, (token, count)))
+
+
+def end_of_text(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:
+    """An end of the text in every row, where a model reads its result there."""
+    token = context.facts.find("eos_token_id")
+    if "<eos> token" not in str(error) or not isinstance(token, int) or "input_ids" not in specs:
+        return None
+    return None if specs["input_ids"].runs else with_runs(specs, "input_ids", ((token, 1),))
 
 
 # --- what is missing --------------------------------------------------------------------------------------------
@@ -248,6 +260,15 @@ def frames(error: BaseException, specs: Inputs, context: Context) -> Inputs | No
     return _replace_dim(specs, have, want) or _replace_dim(specs, want, have)
 
 
+def multiple(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:
+    """A length that has to be a multiple of something: the next one."""
+    found = re.search(r"length\D* (\d+) is not a multiple of (\d+)", str(error))
+    if found is None:
+        return None
+    have, factor = int(found.group(1)), int(found.group(2))
+    return _replace_dim(specs, have, -(-have // factor) * factor)
+
+
 def last_dimension(error: BaseException, specs: Inputs, context: Context) -> Inputs | None:
     message = str(error)
     found = re.search(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", message)
@@ -324,12 +345,14 @@ def drop_unknown(error: BaseException, specs: Inputs, context: Context) -> Input
 REPAIRS: tuple[Repair, ...] = (
     placeholders,
     idle_image,
+    end_of_text,
     drop_unknown,
     named_in_message,
     none_in_source,
     channels,
     image_size,
     frames,
+    multiple,
     last_dimension,
     elementwise,
     reshaped,

@@ -57,10 +57,20 @@ def rules() -> Rules:
 
 
 @functools.cache
+def _patterns() -> list[tuple[re.Pattern[str], re.Pattern[str] | None, Rule]]:
+    return [(re.compile(r.fields), re.compile(r.where) if r.where else None, r) for r in rules().rule]
+
+
+def warm() -> None:
+    """Reads the file and compiles its patterns, so that forked children need not."""
+    _patterns()
+
+
+@functools.cache
 def rule(field: str, path: str) -> Rule | None:
     """The first rule for a field at a path; None where the rules say nothing."""
-    for candidate in rules().rule:
-        if re.fullmatch(candidate.fields, field) and (candidate.where is None or re.search(candidate.where, path)):
+    for fields, where, candidate in _patterns():
+        if fields.fullmatch(field) and (where is None or where.search(path)):
             return candidate
     return None
 

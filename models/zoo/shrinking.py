@@ -121,7 +121,7 @@ def _shrink(
         elif name in defaults or _TOKEN.fullmatch(name):
             rule = rules.rule(name, path)
             listed = rule is not None and rule.scale is not None  # widths of stages do not follow from anything
-            always = listed or name.endswith("grid_pinpoints") or _TOKEN.fullmatch(name)
+            always = listed or name in _IMAGE_SIZES or name.endswith("grid_pinpoints") or _TOKEN.fullmatch(name)
             if defaults.get(name) is None and not (rung.fill or always):
                 continue
             new = _special(name, path, value, values, rung, tokens)
@@ -178,28 +178,27 @@ def _special(name: str, path: str, value: Any, values: Mapping[str, Any], rung: 
     if name.endswith("grid_pinpoints"):
         side = image_size(getattr(values.get("vision_config"), "patch_size", None))
         return [[side, 2 * side]]
-    if name == "window_size" and is_number(value):
-        if is_number(patch) and values.get("spatial_merge_size"):
-            return patch * values["spatial_merge_size"]  # in pixels
-        if any(n in values for n in ("image_size", "depths")):
-            return min(value, 2)  # in patches: the last stage of a pyramid has no more
-    if name in ("num_key_value_heads", "num_kv_heads") and is_number(value):
-        if value == values.get("num_attention_heads", values.get("n_head")):
-            return rung.amount("heads")
+    if name == "window_size" and is_number(value) and is_number(patch) and values.get("spatial_merge_size"):
+        return patch * values["spatial_merge_size"]  # in pixels
+    if name == "window_size" and is_number(value) and ("image_size" in values or "depths" in values):
+        return min(value, 2)  # in patches: the last stage of a pyramid has no more
+    everyone = values.get("num_attention_heads", values.get("n_head"))
+    if name in ("num_key_value_heads", "num_kv_heads") and is_number(value) and value == everyone:
+        return rung.amount("heads")
     return _GENERAL
 
 
 def _image_sizes(values: Mapping[str, Any]) -> tuple[int, int]:
     """Pixels a side of the images of the first nested config that has any: by default, and tiny."""
-    for value in values.values():
-        if _is_config(value):
-            side = vars(value).get("image_size")
-            if side:
-                patch = vars(value).get("patch_size", vars(value).get("patch_stride"))
-                return side if is_number(side) else side[0], image_size(patch)
-            before, after = _image_sizes(vars(value))
-            if before != after:
-                return before, after
+    for config in filter(_is_config, values.values()):
+        side = vars(config).get("image_size")
+        if not side:
+            found = _image_sizes(vars(config))
+            if found != (1, 1):
+                return found
+            continue
+        patch = vars(config).get("patch_size", vars(config).get("patch_stride"))
+        return side if is_number(side) else side[0], image_size(patch)
     return 1, 1
 
 
@@ -224,6 +223,8 @@ def _set_by_parent(config: Any, defaults: Mapping[str, Any], given: Mapping[str,
         if not _is_config(value) and _plain(value) != _plain(reference):
             found[name] = copy.deepcopy(_plain(value))
     for name in ("_out_features", "_out_indices"):
+        if type(config).model_type == "timm_backbone":
+            break  # timm names its stages itself
         if own is not None and vars(config).get(name) != vars(own).get(name):
             found[name[1:]] = _plain(vars(config)[name])
     if type(config).model_type:

@@ -47,7 +47,8 @@ def _standard_deviation(module: nn.Module, name: str, parameter: torch.Tensor) -
         return 1.0
     if parameter.shape[0] == 1 and name != "weight":  # class tokens, learned positions and queries
         return 0.5
-    return float(max(1, _fan_in(module, name, parameter))) ** -0.5
+    gain = 2 if "Conv" in type(module).__name__ else 1  # most convolutions are followed by something that halves
+    return float(gain / max(1, _fan_in(module, name, parameter))) ** 0.5
 
 
 def _is_weight_norm(module: nn.Module) -> bool:
