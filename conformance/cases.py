@@ -155,7 +155,7 @@ class Sample:
     tolerance: Tolerance | None = None  # of every floating result; None: what its class says
     strides: bool = True  # whether those of results are judged
     postprocess: Callable[[Any], Any] | None = None  # applied to results of both sides before comparing
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)  # `models`: names of models that make this call
 
 
 class NotBuildable(Exception):

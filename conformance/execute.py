@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from conformance.backends.protocol import Backend
 
 MESSAGE_LIMIT = 2000  # characters of a message that a record keeps
+MODELS_SHOWN = 5
 TRACEBACK_LINES = 60  # innermost lines of a traceback that a record keeps
 
 OnStage = Callable[[Stage], None]
@@ -140,6 +141,8 @@ def run_sample(
     if unexplained and reference is not None and not getattr(backend, "control", False):
         _climb(record, case, sample, reference, backend, failure)
         _locate(record, case, sample, backend)
+    if record.outcome in FAILED:
+        record.reason = "; ".join(filter(None, [record.reason, _made_by(sample)]))
     return record
 
 
@@ -158,6 +161,14 @@ def _reset(backend: Backend) -> None:
         reset()
     else:
         torch.compiler.reset()
+
+
+def _made_by(sample: Sample) -> str:
+    """Which models make the call, for a sample that was traced out of some."""
+    models = sorted(sample.notes.get("models", ()))
+    shown = ", ".join(models[:MODELS_SHOWN])
+    more = f" and {len(models) - MODELS_SHOWN} more" if len(models) > MODELS_SHOWN else ""
+    return f"models that make this call: {shown}{more}" if models else ""
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
