@@ -1,0 +1,1 @@
+"""Models that matter most, at realistic shapes."""

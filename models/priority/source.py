@@ -1,0 +1,47 @@
+"""Subjects of the priority list, under the prefix `priority/`; see `models.sources.Source`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+
+import msgspec
+
+from conformance.cases import NotBuildable, Options, Tier
+from models.priority import entries
+from models.sources import Listed
+from models.subjects import Subject
+
+PREFIX = "priority/"
+DECODES = "causal-lm"
+
+
+def listed(options: Options) -> Iterator[Listed]:
+    """All of them, in the pr tier."""
+    for name, entry in entries.entries().items():
+        yield Listed(PREFIX + name, Tier.PR, entry.task == DECODES, Tier.PR)
+
+
+def subject(name: str, options: Options) -> Subject:
+    """The subject of that name. Raises `NotBuildable` where the installed transformers lacks its architecture, and
+    `ValueError` where there is no such model."""
+    import transformers
+
+    from models import zoo_subjects
+    from models.zoo import recipe as recipes
+
+    entry = entries.entries().get(name.removeprefix(PREFIX))
+    if entry is None:
+        raise ValueError(f"no priority model {name!r}: there are {', '.join(entries.entries())}")
+    try:
+        recipe = entries.recipe(entry)
+    except KeyError as error:
+        raise NotBuildable(f"transformers {transformers.__version__}: {error.args[0]}") from None
+    if entry.task == DECODES:
+        parameters = inspect.signature(recipes.model_class(recipe.model_type, recipe.class_name).forward).parameters
+        cache = next((each for each in entries.CACHES if each in parameters), None)
+        recipe = msgspec.structs.replace(recipe, cache_argument=cache)
+    made = zoo_subjects.of_recipe(name, recipe)
+    notes = f"{entry.of}, cut"
+    return dataclasses.replace(made, sizes=entries.shapes()[entry.shapes].all_sizes(), notes=notes)
