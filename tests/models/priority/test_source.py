@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from conformance.cases import NotBuildable, Options, Tier
+from models import sources
+from models.priority import entries, source
+
+
+def test_all_are_in_the_pr_tier_and_causal_models_decode():
+    listed = {each.name: each for each in source.listed(Options())}
+    assert list(listed) == [f"priority/{name}" for name in entries.entries()]
+    assert {each.tier for each in listed.values()} == {Tier.PR}
+    assert listed["priority/llama-3.1-8b"].decodes
+    assert not listed["priority/bert-base"].decodes
+
+
+@pytest.mark.parametrize("name", ["minilm-l6", "phi-2"])
+def test_a_subject_runs_and_repeats(name):
+    subject = sources.subject(f"priority/{name}", Options())
+    model = subject.build(torch.float32, 0, False)
+    inputs = subject.inputs(torch.float32, 0, 2, 65)
+    assert inputs["input_ids"].shape == (2, 65)
+    with torch.no_grad():
+        first, second = model(**inputs)[0], model(**inputs)[0]
+    assert torch.equal(first, second)
+    assert bool(first.isfinite().all())
+
+
+def test_tokens_lie_within_the_cut_vocabulary():
+    subject = sources.subject("priority/roberta-base", Options())
+    assert int(subject.inputs(torch.float32, 0, 8, 200)["input_ids"].max()) < 1049
+
+
+def test_decoding_models_name_their_cache():
+    assert sources.subject("priority/qwen3-0.6b", Options()).cache_argument in entries.CACHES
+
+
+def test_sizes_are_those_of_the_kind():
+    assert sources.subject("priority/clip-vit-base-patch32", Options()).sizes.length == 77
+    assert sources.subject("priority/bert-base", Options()).sizes == entries.TEXT
+
+
+def test_an_unknown_name_is_refused_with_those_that_exist():
+    with pytest.raises(ValueError, match=r"no priority model .*granite-3\.3-8b"):
+        sources.subject("priority/gpt-9", Options())
+
+
+def test_an_architecture_that_transformers_lacks_cannot_be_built(monkeypatch):
+    entry = entries.Entry(of="x/y", type="no_such_type", task="causal-lm", published={}, cut={})
+    monkeypatch.setattr(entries, "entries", lambda: {"new": entry})
+    with pytest.raises(NotBuildable, match="no_such_type"):
+        source.subject("priority/new", Options())
