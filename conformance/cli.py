@@ -138,6 +138,25 @@ def show(
 
 
 @app.command()
+def unlock(
+    runs: Annotated[list[str], typer.Argument(help="Runs of one backend: of models, and of the op sweep.")],
+    traced: Annotated[
+        str | None, typer.Option("--traced", help="Run or file with traced calls; else the newest run with some.")
+    ] = None,
+    goal: Annotated[str, typer.Option(help="on-device (nothing left to the host) or runs.")] = "on-device",
+    weights: Annotated[Path | None, typer.Option("--weights", help="TOML file: what models count.")] = None,
+    shape_mode: Annotated[list[str] | None, typer.Option("--shape-mode", help="Of models: only this.")] = None,
+    direction: Annotated[list[str] | None, typer.Option("--direction", help="Of models: only fwd or bwd.")] = None,
+    as_format: Annotated[str, typer.Option("--format", help="plain, github or json.")] = "plain",
+    everything: Everything = False,
+) -> None:
+    """Which ops to fix first: how many models each alone, and the smallest sets together, would unlock."""
+    from conformance.commands import unlock
+
+    unlock.unlock(runs, traced, goal, weights, shape_mode or (), direction or (), as_format, everything)
+
+
+@app.command()
 def query(
     run: Run,
     sql: Annotated[str, typer.Argument(help="SQL over the view `records`, e.g. 'select outcome, count(*) from ...'.")],

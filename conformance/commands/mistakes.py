@@ -16,10 +16,23 @@ def kinds() -> tuple[type[Exception], ...]:
     from conformance.repro import CannotRepro
     from conformance.rerun import NotThere
     from conformance.settings import SettingsError
+    from conformance.signatures import SignatureError
     from conformance.store import StoreError
     from conformance.suites import SuiteNotFound
+    from conformance.traced import TracedError
 
-    return BackendError, CannotRepro, ExpectationError, Mistake, NotThere, SettingsError, StoreError, SuiteNotFound
+    return (
+        BackendError,
+        CannotRepro,
+        ExpectationError,
+        Mistake,
+        NotThere,
+        SettingsError,
+        SignatureError,
+        StoreError,
+        SuiteNotFound,
+        TracedError,
+    )
 
 
 def needs(condition: bool, message: str) -> None:
