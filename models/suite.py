@@ -72,10 +72,16 @@ class ModelSuite:
 
     def manifest(self, options: Options) -> Mapping[str, Any]:
         """What a report needs to know about what was swept."""
+        from models import weighting
         from models.own import subjects
         from models.zoo import architectures
 
-        return {"architectures": len(architectures.architectures()), "own": subjects.facts(options)}
+        own = subjects.facts(options)
+        return {
+            "architectures": len(architectures.architectures()),
+            "own": own,
+            "weights": weighting.weights({name: facts["priority"] for name, facts in own.items()}),
+        }
 
     def check(self, options: Options) -> None:
         """Raises `ValueError`, which names file, line and key, where a file of the user's own models is wrong."""
