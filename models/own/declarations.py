@@ -56,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     labels: str = ""
     max_parameters: int = MAX_PARAMETERS
     file: str = ""
-    line: int = 0
+    lines: dict[str, int] = {}  # key -> line, from 1; that of the entry itself under the empty key
     path: tuple[str, ...] = ()  # folders that come first where modules of the user are looked for
 
     @property
@@ -64,10 +64,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         """Which of the four kinds it is."""
         return next(kind for kind in SOURCES if getattr(self, kind))
 
-    @property
-    def where(self) -> str:
-        """File and line, for messages."""
-        return f"{shown(Path(self.file))}:{self.line}"
+    def where(self, key: str = "") -> str:
+        """File and line of the entry or of one of its keys, for messages."""
+        return f"{shown(Path(self.file))}:{self.lines.get(key, self.lines.get('', 1))}"
 
     def all_sizes(self, default: Sizes) -> Sizes:
         """`default` with what the entry says."""
@@ -159,9 +158,8 @@ def load(files: tuple[str, ...]) -> Mapping[str, Entry]:
     for file in files:
         for entry in _of_file(Path(file)):
             if entry.name in found:
-                raise DeclarationError(
-                    f"{entry.where}: {entry.name!r} is the name of {found[entry.name].where} as well"
-                )
+                said = f"{entry.name!r} is the name of a model at {found[entry.name].where()} as well"
+                raise DeclarationError(f"{entry.where('name')}: {said}")
             found[entry.name] = entry
     return found
 
@@ -187,7 +185,8 @@ def _of_file(path: Path) -> Iterator[Entry]:
         for key, complaint in _complaints(table, path):
             raise DeclarationError(f"{shown(path)}:{_line(text, number, key)}: {complaint}")
         located = {key: _located(key, table[key], path) for key in SOURCES if key in table}
-        plain = {**table, **located, "file": str(path), "line": _line(text, number, ""), "path": first}
+        lines = {key: _line(text, number, key) for key in ("", *table)}
+        plain = {**table, **located, "file": str(path), "lines": lines, "path": first}
         yield msgspec.convert(plain, Entry)
 
 
@@ -260,8 +259,8 @@ def _task_complaints(table: dict[str, Any], kind: str) -> Iterator[tuple[str, st
         yield "", f'{table["name"]}: `task` is missing, such as task = "causal-lm"'
     if task is not None and task not in TASKS:
         meant = difflib.get_close_matches(task, TASKS, n=1)
-        hint = f"did you mean {meant[0]!r}? " if meant else ""
-        yield "task", f"`task = {task!r}` is unknown; {hint}one of {', '.join(TASKS)}"
+        hint = f"did you mean {meant[0]!r}?" if meant else f"the tasks are {', '.join(TASKS)}"
+        yield "task", f"`task = {task!r}` is unknown; {hint}"
     varies = table.get("dynamic", {}).get("input_ids", {})
     if task == "causal-lm" and kind == "factory" and set(varies) != set(DIMENSIONS):
         yield "task", "to decode, tokens must vary: add `dynamic = { input_ids = { batch = 0, length = 1 } }`"

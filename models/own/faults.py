@@ -13,7 +13,7 @@ from models.own.declarations import Entry, shown
 def fault(entry: Entry, key: str, said: str, error: BaseException | None = None) -> NoReturn:
     """Raise `UserFault` for a key of an entry, with the place in the user's own code where that is known."""
     at = place(error, entry.path) if error is not None else ""
-    raise UserFault(f"{entry.where}: `{key}`: {said}{at}") from error
+    raise UserFault(f"{entry.where(key)}: `{key}`: {said}{at}") from error
 
 
 def raised(error: BaseException) -> str:

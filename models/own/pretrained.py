@@ -39,7 +39,7 @@ def _fetched(entry: Entry) -> Path:
     try:
         import huggingface_hub
     except ImportError:
-        raise NotBuildable(f"{entry.where}: `hub` needs the package huggingface_hub") from None
+        raise NotBuildable(f"{entry.where('hub')}: `hub` needs the package huggingface_hub") from None
     patterns = [*FETCHED, *(["*.py"] if entry.trust_remote_code else [])]
     try:
         found = huggingface_hub.snapshot_download(
@@ -49,7 +49,7 @@ def _fetched(entry: Entry) -> Path:
         names = {kind.__name__ for each in (error, error.__cause__, error.__context__) for kind in type(each).__mro__}
         if names & set(ENDS_OFFLINE):
             why = "HF_HUB_OFFLINE is set" if _offline() else "the hub cannot be reached"
-            raise NotBuildable(f"{entry.where}: {why}, and {entry.hub} is not in the cache") from error
+            raise NotBuildable(f"{entry.where('hub')}: {why}, and {entry.hub} is not in the cache") from error
         fault(entry, "hub", raised(error), error)
     return Path(found)
 
@@ -91,7 +91,7 @@ def class_of(entry: Entry, config: PreTrainedConfig, where: Path) -> type[nn.Mod
     try:
         return recipes.model_class(model_type, name)
     except ImportError as error:
-        raise NotBuildable(f"{entry.where}: {raised(error)}") from error
+        raise NotBuildable(f"{entry.where('task')}: {raised(error)}") from error
 
 
 def _own_class(entry: Entry, config: PreTrainedConfig) -> str:
@@ -116,7 +116,7 @@ def refuse_above(entry: Entry, count: int) -> None:
     """Raises `UserFault` for more parameters than the entry allows."""
     if count > entry.max_parameters:
         said = f"{entry.name} has {count:,} parameters, more than the {entry.max_parameters:,} that are allowed; "
-        advice = f"say `max_parameters = {count:_}` and give samples room for about 8 copies with --memory-limit"
+        advice = f"say `max_parameters = {count:_}`, and give samples the memory for several copies (--memory-limit)"
         fault(entry, "max_parameters", said + advice)
 
 

@@ -42,7 +42,7 @@ def facts(options: Options) -> Mapping[str, Any]:
             "priority": entry.priority,
             "source": entry.source,
             "file": entry.file,
-            "line": entry.line,
+            "line": entry.lines[""],
             "task": entry.task,
             "tier": str(entry.tier),
             "seed": entry.seed,
