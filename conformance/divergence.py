@@ -8,6 +8,7 @@ parts of a module fails; that module is the smallest cut of the model that shows
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +16,17 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from conformance import observe, trees
+from conformance import observe, parts, trees
 from conformance.callables import compiled, direction_of, driven, on_device
 from conformance.calls import invoke, prepare, run_sample
 from conformance.cases import Case, Direction, NumericalClass, Sample
 from conformance.isolation import forked
 from conformance.judgement.judge import judge
+from conformance.parts import Call
 from conformance.reference import ReferenceUnavailable, make_reference
 
 if TYPE_CHECKING:
     from conformance.backends.protocol import Backend
-
-PLAIN = (Tensor, bool, int, float, complex, str, bytes, torch.dtype, torch.device, slice, type(None), type(Ellipsis))
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -63,9 +62,9 @@ def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Itera
     calls = _recorded(sample, case, number)
     modules = dict(sample.fn.named_modules()) if isinstance(sample.fn, nn.Module) else {}
     path: str | None = None
-    parts: Sequence[str] = [""]
-    while parts:
-        for part in parts:
+    candidates = [""]
+    while candidates:
+        for part in candidates:
             message = _failure(backend, case, modules[part], calls[part]) if part in calls else ""
             if message:
                 path = part
@@ -73,7 +72,7 @@ def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Itera
                 break
         else:
             break
-        parts = _parts(path, modules, calls)
+        candidates = parts.below(path, calls)
     if path is None:
         return
     for op, call in _ops(modules[path], calls[path][-1]):
@@ -83,48 +82,19 @@ def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Itera
             return
 
 
-def _parts(path: str, modules: dict[str, nn.Module], calls: dict[str, list[Call]]) -> list[str]:
-    """The modules directly below one, through containers that are never called, in the order in which they run."""
-    prefix = f"{path}." if path else ""
-    below = [name for name in calls if name and name != path and name.startswith(prefix)]
-    return [name for name in below if not any(name.startswith(f"{other}.") for other in below if other != name)]
-
-
 def _recorded(sample: Sample, case: Case, number: int) -> dict[str, list[Call]]:
     """Path -> inputs of a module in the first call of the model and, if another failed, in that one; as they run."""
     wanted = [(sample.args, sample.kwargs), *sample.replays]
     found: dict[str, list[Call]] = {}
     for args, kwargs in [wanted[0], *([wanted[number]] if number else [])]:
         module: Any = on_device(sample.fn)
-        seen: dict[str, Call] = {}
-        handles = [
-            part.register_forward_pre_hook(_recorder(name, seen), with_kwargs=True)
-            for name, part in module.named_modules()
-        ]
         prepared = prepare(args, kwargs, direction=Direction.FORWARD)
         with contextlib.suppress(Exception):
-            invoke(prepared, driven(sample, module))
-        for handle in handles:
-            handle.remove()
-        for name, call in seen.items():
-            found.setdefault(name, []).append(call)
+            run = functools.partial(invoke, prepared, driven(sample, module))
+            for name, call in parts.recorded(module, run).items():
+                found.setdefault(name, []).append(call)
     calls = 1 + bool(number)
     return {name: each for name, each in found.items() if len(each) == calls}
-
-
-def _recorder(name: str, seen: dict[str, Call]) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name not in seen:
-            seen[name] = trees.map_leaves(args, _kept), trees.map_leaves(kwargs, _kept)
-
-    return hook
-
-
-def _kept(_path: str, leaf: Any) -> Any:
-    """A copy of an argument; None for an object with a state of its own, a cache, which a part can do without."""
-    if isinstance(leaf, Tensor):
-        return leaf.detach().clone()
-    return leaf if isinstance(leaf, PLAIN) else None
 
 
 def _without_gradient(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

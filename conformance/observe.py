@@ -54,6 +54,7 @@ __all__ = [
     "support_of",
     "symbol_hint",
     "symbolic",
+    "written_graph",
 ]
 
 TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -470,6 +471,36 @@ def dispatched_calls(
     with _Recorded() as mode:
         fn(*args, **(kwargs or {}))
     return mode.calls
+
+
+class _Written(TorchDispatchMode):
+    """Writes each op down, with numbers for the tensors in the order in which they appear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.tensors: dict[int, tuple[int, torch.Tensor]] = {}  # id -> number, and the tensor so that the id stays its
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = ", ".join(self._text(leaf) for _, leaf in trees.flatten((args, dict(kwargs or {}))))
+        output = func(*args, **(kwargs or {}))
+        made = ", ".join(self._text(leaf) for _, leaf in trees.flatten(output))
+        self.lines.append(f"{made} = {func.name()}({given})")
+        return output
+
+    def _text(self, leaf: Any) -> str:
+        if not isinstance(leaf, torch.Tensor):
+            return repr(leaf)
+        number, _ = self.tensors.setdefault(id(leaf), (len(self.tensors), leaf))
+        return f"%{number}:{leaf.dtype}{tuple(leaf.shape)}{leaf.stride()}"
+
+
+def written_graph(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> str:
+    """The ops that `fn(*args, **kwargs)` dispatches to below autograd, a line each; runs it once. Equal texts are equal
+    graphs: ops, shapes, strides, dtypes, numbers, and which tensor goes where, but not the values of tensors."""
+    with _Written() as mode:
+        fn(*args, **(kwargs or {}))
+    return "\n".join(mode.lines)
 
 
 def out_of_tree_device() -> str | None:

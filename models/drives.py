@@ -32,6 +32,12 @@ def forward(model: Model, **inputs: Any) -> Any:
         return plain(model(**inputs))
 
 
+def part(module: Model, *args: Any, **kwargs: Any) -> Any:
+    """A part of a model, called as the model calls it."""
+    with torch.no_grad():
+        return plain(module(*args, **kwargs))
+
+
 def marked_forward(model: Model, *, dims: Mapping[str, Sequence[int]], **inputs: Any) -> Any:
     """The same, with the dimensions of inputs that `dims` names marked dynamic."""
     for name, numbers in dims.items():

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance import digests
+from conformance import digests, parts
 from conformance.budgets import Budgets
 from conformance.cases import Case, Direction, NotBuildable, NumericalClass, Sample, ShapeMode
 from models import drives
@@ -97,6 +97,31 @@ def _static_cache(module: Any, sizes: Sizes) -> Callable[[], Any]:
         raise NotBuildable("the model has no config, which says how large a cache of fixed size is")
     config = module.config.get_text_config(decoder=True)
     return lambda: StaticCache(config=config, max_cache_len=sizes.prompt + sizes.steps + sizes.free)
+
+
+def of_block(case: Case, subject: Subject, path: str, seed: int) -> Sample:
+    """The part of a model at `path`, fed what it gets in a forward of the model."""
+    dtype = dtype_named(case.dtype)
+    model = subject.build(dtype, seed, False)
+    inputs = subject.inputs(dtype, seed, subject.sizes.batch, fitting(subject, subject.sizes.length))
+    with torch.no_grad():
+        args, kwargs = parts.recorded(model, lambda: model(**inputs))[path]
+    module = model.get_submodule(path)
+    state = ([*module.parameters(), *module.buffers()], kwargs)
+    return Sample(
+        index=0,
+        fn=module,
+        args=args,
+        kwargs=kwargs,
+        numerics=NumericalClass.COMPOSITE,
+        digest=digests.of_calls(case.subject, [state, (args, {})]),
+        source=f"{subject.name}: {path}",
+        drive=drives.part,
+        strides=False,
+        budgets=Budgets(graph_breaks=0, recompiles=0),
+        exact_fn=subject.exact(module),
+        notes={"block": f"{path} of {subject.name}"},
+    )
 
 
 def _sample(

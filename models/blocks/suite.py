@@ -1,0 +1,70 @@
+"""The block sweep: each distinct layer, attention, MLP and norm of all architectures once."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from conformance.cases import Case, Direction, Options, Sample, ShapeMode
+from models import sources, suite
+from models.blocks import catalogue
+
+NOT_DERIVED = "blocks of architectures without a recipe yet: `python -m models.zoo` derives all"
+
+
+class BlockSuite:
+    """All blocks; see `conformance.cases.Suite`. A subject is a role and a hash of a graph: `mlp.1a2b3c4d`."""
+
+    name = "blocks"
+    kind = "block"
+    expectations_dir = Path(__file__).parent.with_name("expectations")
+
+    def cases(self, options: Options) -> Iterable[Case]:
+        """A case for each block that the architectures of the tier have, once however many have it."""
+        wants = options.shape_modes, options.directions, options.lanes
+        offers = ShapeMode.STATIC, Direction.FORWARD, "samples"
+        if not all(not want or offer in want for want, offer in zip(wants, offers, strict=True)):
+            return []
+        return [
+            Case(self.kind, key, dtype, ShapeMode.STATIC, Direction.FORWARD)
+            for key in catalogue.homes(_known(options), options)
+            if not options.subjects or any(fnmatch.fnmatchcase(key, glob) for glob in options.subjects)
+            for dtype in options.dtypes or suite.DTYPES
+        ]
+
+    def excluded(self, options: Options) -> Mapping[str, int]:
+        """Architectures whose blocks are not known yet."""
+        unknown = len(_subjects(options)) - len(_known(options))
+        return {NOT_DERIVED: unknown} if unknown else {}
+
+    def samples(self, case: Case, options: Options) -> Iterator[Sample]:
+        """One: the block in the first model that has it, fed what it gets there. Raises `ValueError` for no block."""
+        from models import samples
+
+        homes = catalogue.homes(_known(options), options).get(case.subject)
+        if not homes:
+            raise ValueError(f"no architecture that has been derived has a block {case.subject!r}")
+        yield samples.of_block(case, sources.subject(homes[0].subject, options), homes[0].path, options.seed)
+
+    def manifest(self, options: Options) -> Mapping[str, Any]:
+        """Key of a block -> the subjects that have it."""
+        homes = catalogue.homes(_known(options), options)
+        return {"homes": {key: [home.subject for home in each] for key, each in homes.items()}}
+
+
+def _subjects(options: Options) -> list[str]:
+    import msgspec
+
+    # Globs of --op are over blocks here, and not over models.
+    return [each.name for each in sources.selected(msgspec.structs.replace(options, subjects=()))]
+
+
+def _known(options: Options) -> list[str]:
+    """Subjects whose recipe needs no search, so that collecting takes no minutes. The smaller tiers are searched."""
+    from models.zoo import catalogue as recipes
+
+    if options.tier is not sources.ORDER[-1]:
+        return _subjects(options)
+    return [name for name in _subjects(options) if "/" in name or recipes.is_stored(*name.split(".", 1))]
