@@ -48,7 +48,7 @@ def subject(name: str, options: Options) -> Subject:
 
     from models.zoo import catalogue
 
-    model_type, _, task = name.partition(".")
+    model_type, _, task = name.rpartition(".")
     try:
         recipe = catalogue.recipe(model_type, task)
     except KeyError:

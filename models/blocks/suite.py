@@ -67,4 +67,4 @@ def _known(options: Options) -> list[str]:
 
     if options.tier is not sources.ORDER[-1]:
         return _subjects(options)
-    return [name for name in _subjects(options) if "/" in name or recipes.is_stored(*name.split(".", 1))]
+    return [name for name in _subjects(options) if "/" in name or recipes.is_stored(*name.rsplit(".", 1))]

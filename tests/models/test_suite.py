@@ -1,0 +1,187 @@
+"""What the model sweeps select, and which samples they make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance.cases import Case, Direction, NotBuildable, Options, ShapeMode, Tier
+from models import samples, sources
+from models.decoding import DecodeSuite
+from models.subjects import Subject
+from models.suite import VARIANTS, ModelSuite
+from models.zoo import architectures
+
+
+def named(tier=Tier.NIGHTLY, suite=ModelSuite, **selection):
+    return [str(case) for case in suite().cases(Options(tier=tier, **selection))]
+
+
+def test_each_tier_has_all_of_the_smaller_ones():
+    smoke, pr, nightly = (set(named(tier)) for tier in Tier)
+    assert smoke < pr < nightly
+    assert len({case.split(":")[1] for case in smoke}) == len(sources.tiers()["smoke"])
+
+
+def test_nightly_has_every_architecture_static_and_dynamic():
+    by_mode = Counter()
+    for case in ModelSuite().cases(Options(tier=Tier.NIGHTLY)):
+        if "/" not in case.subject and case.lane == "samples" and case.direction is Direction.FORWARD:
+            by_mode[case.shape_mode, case.subject.rpartition(".")[0]] += 1
+    for mode in (ShapeMode.STATIC, ShapeMode.DYNAMIC):
+        assert {kind for m, kind in by_mode if m is mode} == set(architectures.architectures())
+
+
+def test_what_tiers_name_exists():
+    known = architectures.architectures()
+    for name in [*sources.tiers()["smoke"], *sources.tiers()["smoke_decode"], *sources.tiers()["pr"].values()]:
+        model_type, _, task = name.rpartition(".")
+        assert task in known[model_type].tasks, name
+
+
+def test_what_is_left_out_is_counted_with_a_reason():
+    options = Options(tier=Tier.SMOKE)
+    every = len(sources.selected(options)) * len(VARIANTS)
+    suite = ModelSuite()
+    assert len(list(suite.cases(options))) + sum(suite.excluded(options).values()) == every
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (
+            {"subjects": ("llama.causal-lm",), "lanes": ("fullgraph",)},
+            ["model:llama.causal-lm:float32:static:fwd:fullgraph"],
+        ),
+        (
+            {"subjects": ("afmoe.causal-lm",), "directions": (Direction.BACKWARD,)},
+            ["model:afmoe.causal-lm:float32:static:bwd:samples"],
+        ),
+        (
+            {"subjects": ("bert.*classification",), "shape_modes": (ShapeMode.STATIC,), "dtypes": ("float16",)},
+            [
+                f"model:bert.{task}-classification:float16:static:fwd:samples"
+                for task in ("sequence", "token")
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for_by_name(selection, expected):
+    found = named(**selection)
+    assert set(expected) <= set(found)
+    if "lanes" in selection or "directions" in selection:
+        assert found == expected
+
+
+def test_causal_lms_decode_with_both_caches():
+    assert named(Tier.PR, DecodeSuite, subjects=("llama.causal-lm",)) == [
+        "decode:llama.causal-lm:float32:automatic:fwd:dynamic-cache",
+        "decode:llama.causal-lm:float32:automatic:fwd:static-cache",
+    ]
+    assert named(suite=DecodeSuite, subjects=("vit.*",)) == []
+    assert named(suite=DecodeSuite, shape_modes=(ShapeMode.STATIC,)) == []
+    assert len(named(suite=DecodeSuite)) > 2 * 140
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("model:llama.causal-lm:float32:dynamic:fwd:fullgraph", "models have"),
+        ("model:nonsense.causal-lm:float32:static:fwd:samples", "has no 'nonsense.causal-lm'"),
+        ("model:llama.causal-lm:int64:static:fwd:samples", "floating-point dtypes"),
+        ("model:nobody/x:float32:static:fwd:samples", "names begin with"),
+    ],
+)
+def test_what_there_is_not_is_an_error_that_says_what_there_is(text, error):
+    with pytest.raises(ValueError, match=error):
+        next(iter(ModelSuite().samples(Case.parse(text)[0], Options(tier=Tier.NIGHTLY))))
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(7, 4)
+
+    def forward(self, input_ids):
+        return {"logits": self.embed(input_ids)}
+
+
+def subject(**fields):
+    def inputs(dtype, seed, batch, length):
+        return {"input_ids": torch.arange(batch * length).reshape(batch, length) % 7}
+
+    return Subject("tiny", lambda dtype, seed, training: Tiny().to(dtype), inputs, **fields)
+
+
+def case(mode=ShapeMode.STATIC, direction=Direction.FORWARD, lane="samples"):
+    return Case("model", "tiny", "float32", mode, direction, lane)
+
+
+def shapes(sample):
+    return [tuple(kwargs["input_ids"].shape) for kwargs in (sample.kwargs, *(k for _, k in sample.replays))]
+
+
+LENGTHS = [(2, 16), (2, 8), (2, 24), (2, 33), (2, 7), (2, 65)]
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "expected"),
+    [
+        (case(), {"lengths": True}, [[(2, 16)]]),
+        (case(ShapeMode.DYNAMIC), {"lengths": True}, [[*LENGTHS, (3, 16), (5, 16)], [(2, 16), (1, 16)]]),
+        (case(ShapeMode.DYNAMIC), {"lengths": True, "batched": False}, [LENGTHS]),
+        (case(ShapeMode.DYNAMIC), {}, [[(2, 16), (3, 16), (5, 16)], [(2, 16), (1, 16)]]),
+        (case(ShapeMode.DYNAMIC), {"batched": False}, []),
+        (case(ShapeMode.AUTOMATIC, lane="marked"), {"lengths": True}, [[*LENGTHS, (3, 16), (5, 16)]]),
+        (
+            case(ShapeMode.DYNAMIC),
+            {"lengths": True, "batched": False, "length_multiple": 8},
+            [[(2, 16), (2, 8), (2, 24), (2, 40), (2, 8), (2, 72)]],
+        ),
+        (case(direction=Direction.BACKWARD), {}, [[(2, 16)]]),
+    ],
+)
+def test_sizes_of_the_calls(case, fields, expected):
+    made = list(samples.of_forward(case, subject(**fields), 0))
+    assert [shapes(sample) for sample in made] == expected
+
+
+def test_budgets_allow_what_sizes_demand():
+    made = list(samples.of_forward(case(ShapeMode.DYNAMIC), subject(lengths=True), 0))
+    assert [(s.budgets.graph_breaks, s.budgets.recompiles) for s in made] == [(0, 0), (0, 1)]
+    (whole,) = samples.of_forward(case(lane="fullgraph"), subject(), 0)
+    assert whole.fullgraph
+
+
+def test_a_model_without_a_cache_does_not_decode():
+    decode = Case("decode", "tiny", "float32", ShapeMode.AUTOMATIC, Direction.FORWARD, "dynamic-cache")
+    with pytest.raises(NotBuildable, match="takes no cache"):
+        next(samples.of_decoding(decode, subject(), 0))
+
+
+def test_digests_tell_weights_and_inputs_apart():
+    class Other(Tiny):
+        def __init__(self):
+            super().__init__()
+            torch.nn.init.ones_(self.embed.weight)
+
+    from dataclasses import replace
+
+    torch.manual_seed(0)
+    (one,) = samples.of_forward(case(), subject(), 0)
+    torch.manual_seed(0)
+    (again,) = samples.of_forward(case(), subject(), 0)
+    (other,) = samples.of_forward(case(), replace(subject(), build=lambda *_: Other()), 0)
+    assert one.digest == again.digest
+    assert one.digest != other.digest
+
+
+def test_expectations_lie_beside_the_suites():
+    assert ModelSuite.expectations_dir == DecodeSuite.expectations_dir
+    assert ModelSuite.expectations_dir.parent == Path(sources.__file__).parent
