@@ -18,8 +18,9 @@ FILE = Path(__file__).with_name("priority.toml")
 MAX_PARAMETERS = 300_000_000
 """No priority model has more: a sweep makes several copies of each, one of them in float64."""
 
-TEXT = Sizes(batch=2, length=128, batches=(3, 1), lengths=(65, 127, 200, 96), prompt=70, steps=60, free=8)
-"""Two sticks of 64 first; replayed one past a stick, one short of two, past a window of 128, and half of a stick."""
+TEXT = Sizes(batch=2, length=128, batches=(3, 1), lengths=(65, 127, 200), prompt=100, steps=30, free=6)
+"""Two sticks of 64 first; replayed one past a stick, one short of two, and past a window of 128. Decoding begins in the
+second stick and ends in the third."""
 
 CACHES = ("past_key_values", "cache", "cache_params")
 """What transformers has called the cache of a forward, from one version or architecture to another."""

@@ -10,11 +10,13 @@ import torch
 from models.priority import entries
 from models.zoo import recipe as recipes
 
-FAMILIES = (
-    "granite-3.3 granite-4.0-h granite-4.1 granite-speech granite-vision llama-3.1 mistral ministral qwen2.5 qwen3 "
-    "gpt-oss gemma-3 gemma-4 phi deepseek-v3 bert roberta mpnet minilm xlm-roberta vit clip siglip whisper flan-t5 bart "
-    "bamba nemotron"
-).split()
+# fmt: off
+FAMILIES = [
+    "granite-3.3", "granite-4.0-h", "granite-4.1", "granite-speech", "granite-vision", "llama-3.1", "mistral",
+    "ministral", "qwen2.5", "qwen3", "gpt-oss", "gemma-3", "gemma-4", "phi", "deepseek-v3", "bert", "roberta",
+    "mpnet", "minilm", "xlm-roberta", "vit", "clip", "siglip", "whisper", "flan-t5", "bart", "bamba", "nemotron",
+]
+# fmt: on
 
 HEADS = {
     # name: (elements of a head, heads that share a key) of the real model
@@ -53,21 +55,29 @@ HEADS = {
     "whisper-tiny": (64, 1),
 }
 
+# fmt: off
 WIDTHS = frozenset(
-    "hidden_size intermediate_size shared_intermediate_size moe_intermediate_size d_model d_ff encoder_ffn_dim "
-    "decoder_ffn_dim vocab_size vocab_size_per_layer_input hidden_dim encoder_hidden_size projection_size q_lora_rank "
-    "image_size".split()
+    {
+        "hidden_size", "intermediate_size", "shared_intermediate_size", "moe_intermediate_size", "d_model",
+        "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size", "vocab_size_per_layer_input", "hidden_dim",
+        "encoder_hidden_size", "projection_size", "q_lora_rank", "image_size",
+    }
 )
 COUNTS = frozenset(
-    "num_hidden_layers num_layers num_decoder_layers encoder_layers decoder_layers num_attention_heads "
-    "num_key_value_heads num_global_key_value_heads encoder_attention_heads decoder_attention_heads num_heads "
-    "num_local_experts num_experts n_routed_experts mamba_n_heads mamba_num_heads n_groups first_k_dense_replace "
-    "num_kv_shared_layers".split()
+    {
+        "num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers",
+        "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "encoder_attention_heads",
+        "decoder_attention_heads", "num_heads", "num_local_experts", "num_experts", "n_routed_experts",
+        "mamba_n_heads", "mamba_num_heads", "n_groups", "first_k_dense_replace", "num_kv_shared_layers",
+    }
 )
 SAMPLED = frozenset(
-    "layer_types attn_layer_indices hybrid_override_pattern vision_feature_layer image_grid_pinpoints "
-    "mamba_chunk_size chunk_size".split()
+    {
+        "layer_types", "attn_layer_indices", "hybrid_override_pattern", "vision_feature_layer",
+        "image_grid_pinpoints", "mamba_chunk_size", "chunk_size",
+    }
 )
+# fmt: on
 SWITCHED_OFF = frozenset({"has_lora_adapter"})
 STICK = 64
 
