@@ -142,6 +142,8 @@ class Sample:
     numerics: NumericalClass
     digest: str  # hash of fn's identity and all inputs: two runs with equal digests checked the same thing
     source: str  # Python expression for the callable in a repro script, e.g. "torch.nn.functional.softmax"
+    setup: str = ""  # Python statements before it, on which the expression relies
+    drive_source: str = ""  # the judged call, of `call`, `args` and `kwargs`, where there is a drive; empty: unknown
     differentiable: tuple[int, ...] | None = None  # positions among flattened tensor inputs; None: as they come
     on_cpu: tuple[int, ...] = ()  # positions among flattened tensor inputs that the callable wants on the CPU always
     drive: Callable[..., Any] | None = None  # the judged call, given the compiled callable first; None: call it
@@ -155,6 +157,9 @@ class Sample:
     tolerance: Tolerance | None = None  # of every floating result; None: what its class says
     strides: bool = True  # whether those of results are judged
     postprocess: Callable[[Any], Any] | None = None  # applied to results of both sides before comparing
+    measure: Callable[[Any, Any, Any], Mapping[str, float]] | None = None
+    """Figures for the record, which judge nothing: from the result of the first call, what the CPU gave in the same
+    dtype, and what it gave in float64 (None where it gave nothing)."""
     notes: Mapping[str, Any] = field(default_factory=dict)  # `models`: names of models that make this call
 
 

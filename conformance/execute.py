@@ -128,6 +128,7 @@ def run_sample(
     elif result is not None and reference is not None:
         verdict = judge(case, sample, reference, result, registry.capabilities(backend))
         _apply(record, verdict)
+        _measure(record, sample, reference, result)
         if verdict.ok:
             _judge_device_eager(record, case, sample, reference, backend)
         if record.outcome is Outcome.PASS:
@@ -180,6 +181,20 @@ def _apply(record: Record, verdict: Judgement) -> None:
     record.reason = "; ".join(verdict.notes)
     if not verdict.ok:
         _fail_by_findings(record, verdict.findings)
+
+
+def _measure(record: Record, sample: Sample, reference: Reference, result: calls.CallResult) -> None:
+    """Figures that the sample takes of its results, of wrong ones too: how far off is then worth knowing."""
+    if sample.measure is None:
+        return
+    exact = reference.exact
+    try:
+        taken = sample.measure(result.tree, reference.same.tree, exact.tree if exact is not None else None)
+    except Exception as error:  # results of another structure, say, which is what the record is about then
+        said = f"not measured: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        record.reason = "; ".join(filter(None, [record.reason, said]))
+    else:
+        record.measurements = {name: float(value) for name, value in taken.items()}
 
 
 def _fail_by_findings(record: Record, findings: tuple[Finding, ...]) -> None:

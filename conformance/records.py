@@ -61,6 +61,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: float | None = None  # largest error, in units of the last place of the device's format
     slack: float | None = None  # largest error / allowed; <= 1 on a pass
     loosest: float | None = None  # largest allowed / RMS of the output: what could not have been caught
+    measurements: dict[str, float] = {}  # figures that the sample takes of its results, by name
 
     # what really ran
     graphs: int | None = None

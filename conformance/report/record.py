@@ -12,7 +12,7 @@ from conformance.records import Record
 GROUPS: dict[str, str] = {
     "identity": "suite backend seed digest numerics",
     "result": "outcome stage owner support fingerprint expectation reason rungs culprit_module culprit_op",
-    "judgement": "compared error slack loosest",
+    "judgement": "compared error slack loosest measurements",
     "what ran": "graphs breaks recompiles kernels custom_kernels fallbacks lowered eager_ops cache_hits cache_misses",
     "cost": "reference_s compile_s compile_stages_s run_s judge_s cpu_s backend_cpu_s peak_memory device_peak_memory",
     "process": "exit_code signal worker started",

@@ -44,6 +44,26 @@ def run(fn, compiled=None, *args, direction=Direction.FORWARD, budgets=None):
     return execute.run_sample(Compiler(compiled), case_of(direction), sample, suite="ops", seed=3)
 
 
+@pytest.mark.parametrize(("compiled", "outcome"), [(None, Outcome.PASS), (lambda x: x.exp() + 1, Outcome.WRONG)])
+def test_a_sample_measures_its_results_right_or_wrong(compiled, outcome):
+    def measure(got, same, exact):
+        return {"off": (got - same).max(), "exactly": (got.double() - exact).abs().max()}
+
+    record = execute.run_sample(Compiler(compiled), case_of(), sample_of(torch.exp, X, measure=measure), suite="ops")
+    assert record.outcome is outcome
+    assert record.measurements["off"] == (0.0 if compiled is None else pytest.approx(1.0))
+    assert record.measurements["exactly"] == pytest.approx(record.measurements["off"], abs=1e-6)
+
+
+def test_a_measure_that_fails_is_said_and_judges_nothing():
+    def measure(got, same, exact):
+        raise KeyError("logits")
+
+    record = execute.run_sample(Compiler(), case_of(), sample_of(torch.exp, X, measure=measure), suite="ops")
+    assert (record.outcome, record.measurements) == (Outcome.PASS, {})
+    assert "not measured: KeyError" in record.reason
+
+
 def raises(error):
     def call(*args):
         raise error
