@@ -38,12 +38,14 @@ def part(module: Model, *args: Any, **kwargs: Any) -> Any:
         return plain(module(*args, **kwargs))
 
 
-def marked_forward(model: Model, *, dims: Mapping[str, Sequence[int]], **inputs: Any) -> Any:
-    """The same, with the dimensions of inputs that `dims` names marked dynamic."""
+def marked_forward(
+    model: Model, *, dims: Mapping[str, Sequence[int]], drive: Callable[..., Any] = forward, **inputs: Any
+) -> Any:
+    """The same, or another drive, with the dimensions of inputs that `dims` names marked dynamic."""
     for name, numbers in dims.items():
         for number in numbers:
             mark_dynamic(inputs[name], number)
-    return forward(model, **inputs)
+    return drive(model, **inputs)
 
 
 def within(context: Callable[[], AbstractContextManager[None]], drive: Callable[..., Any]) -> Callable[..., Any]:

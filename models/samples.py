@@ -13,7 +13,7 @@ from torch import nn
 from conformance import digests, parts
 from conformance.budgets import Budgets
 from conformance.cases import Case, Direction, NotBuildable, NumericalClass, Sample, ShapeMode
-from models import drives
+from models import drives, measures
 from models.subjects import Sizes, Subject
 
 TRAINING_STEPS, RATE = 3, 1e-2
@@ -31,6 +31,7 @@ class Plan:
     batches: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
     drive: Callable[..., Any] = drives.forward
+    measure: Callable[[Any, Any, Any], Mapping[str, float]] | None = None
     fullgraph: bool = False
     budgets: Budgets = field(default_factory=lambda: Budgets(graph_breaks=0, recompiles=0))
 
@@ -53,21 +54,24 @@ def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
 
 
 def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
+    forward = subject.drive or drives.forward
+    writes = subject.cache_argument is not None or subject.labels != ""
+    measure = subject.measure or (measures.of_forward if writes else None)
     if case.direction is Direction.BACKWARD:
         train = functools.partial(drives.train, steps=TRAINING_STEPS, rate=RATE, labels=subject.labels)
         yield Plan(0, drive=train)
     elif case.shape_mode is ShapeMode.STATIC:
-        yield Plan(0, fullgraph=case.lane == "fullgraph")
+        yield Plan(0, drive=forward, measure=measure, fullgraph=case.lane == "fullgraph")
     else:
         marked = case.lane == "marked"
-        drive = functools.partial(drives.marked_forward, dims=subject.dims) if marked else drives.forward
+        drive = functools.partial(drives.marked_forward, dims=subject.dims, drive=forward) if marked else forward
         lengths = subject.sizes.lengths if subject.lengths else ()
         batches = subject.sizes.batches if subject.batched else ()
         several = tuple(n for n in batches if n > 1)
         if lengths or several:
-            yield Plan(0, lengths=lengths, batches=several, drive=drive)
+            yield Plan(0, lengths=lengths, batches=several, drive=drive, measure=measure)
         if 1 in batches and not marked:  # a size of its own for torch.compile: it costs a graph, and cannot be marked
-            yield Plan(1, batches=(1,), budgets=Budgets(graph_breaks=0, recompiles=1))
+            yield Plan(1, batches=(1,), drive=forward, measure=measure, budgets=Budgets(graph_breaks=0, recompiles=1))
 
 
 def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
@@ -85,7 +89,8 @@ def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
     )
     tokens = {"input_ids": subject.inputs(dtype, seed, sizes.batch, sizes.prompt + sizes.steps)["input_ids"]}
     budgets = Budgets(graph_breaks=0, recompiles=CACHES[case.lane])
-    yield _sample(case, subject, module, subject.exact(module), tokens, [], Plan(0, drive=drive, budgets=budgets))
+    plan = Plan(0, drive=drive, measure=measures.of_decoding, budgets=budgets)
+    yield _sample(case, subject, module, subject.exact(module), tokens, [], plan)
 
 
 def _static_cache(module: Any, sizes: Sizes) -> Callable[[], Any]:
@@ -148,6 +153,7 @@ def _sample(
         budgets=plan.budgets,
         exact_fn=exact,
         tolerance=subject.tolerance,
+        measure=plan.measure,
         replays=tuple(((), each) for each in replays),
     )
 

@@ -44,6 +44,8 @@ class Subject:
     cache_argument: str | None = None  # of the forward, where the model decodes token by token
     labels: str = ""  # the input that it can be trained to predict
     sizes: Sizes = field(default_factory=Sizes)
+    drive: Callable[..., Any] | None = None  # the judged call of a forward; None: all that the model returns
+    measure: Callable[[Any, Any, Any], Mapping[str, float]] | None = None  # of a forward, see `Sample.measure`
     exact: Callable[[nn.Module], nn.Module | None] = lambda module: None
     """What computes the same and also takes float64, where the model itself does not; None: it does."""
     notes: str = ""

@@ -57,8 +57,11 @@ class BlockSuite:
 def _subjects(options: Options) -> list[str]:
     import msgspec
 
+    # A user's own models are checked whole: to find their blocks is to run them, while cases are collected.
+    if options.models and not options.subjects:
+        return []
     # Globs of --op are over blocks here, and not over models.
-    return [each.name for each in sources.selected(msgspec.structs.replace(options, subjects=()))]
+    return [each.name for each in sources.selected(msgspec.structs.replace(options, subjects=(), models=()))]
 
 
 def _known(options: Options) -> list[str]:
