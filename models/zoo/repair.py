@@ -177,7 +177,10 @@ def end_of_text(error: BaseException, specs: Inputs, context: Context) -> Inputs
     token = context.facts.find("eos_token_id")
     if "<eos> token" not in str(error) or not isinstance(token, int) or "input_ids" not in specs:
         return None
-    return None if specs["input_ids"].runs else with_runs(specs, "input_ids", ((token, 1),))
+    if specs["input_ids"].runs:
+        return None
+    rest = {k: v for k, v in specs.items() if k != "decoder_input_ids"}  # they are the same text, shifted
+    return with_runs(rest, "input_ids", ((token, 1),))
 
 
 # --- what is missing --------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def _shrink(
         if path in keep or name in thinned:
             continue
         if _is_config(value):
-            inner = _shrink(value, path + ".", rung, keep, tokens, given=_given(config, name))
+            inner = _shrink(value, path + ".", rung, keep, tokens, given=_given(config, name, value))
             if inner:
                 changed[name] = inner
         elif isinstance(value, dict):
@@ -202,9 +202,11 @@ def _image_sizes(values: Mapping[str, Any]) -> tuple[int, int]:
     return 1, 1
 
 
-def _given(parent: Any, name: str) -> Mapping[str, Any]:
+def _given(parent: Any, name: str, nested: Any) -> Mapping[str, Any]:
     """What the class of a config passes to a nested one. An older transformers does not tell."""
     spec = getattr(type(parent), "sub_configs_defaults", {}).get(name)
+    if getattr(spec, "model_type", "") != type(nested).model_type:
+        return {}  # it took another class than the default
     return getattr(spec, "init_kwargs", None) or {}
 
 
