@@ -31,8 +31,14 @@ ENDS_OFFLINE = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectionEr
 
 
 def place(entry: Entry) -> Path:
-    """The config's file, or the checkpoint's folder. Raises `NotBuildable` where a hub cannot be reached."""
-    return Path(entry.config or entry.checkpoint) if not entry.hub else _fetched(entry)
+    """The folder, or the config's file where it is not called config.json: then no code can be beside it.
+
+    Raises `NotBuildable` where a hub cannot be reached.
+    """
+    if entry.hub:
+        return _fetched(entry)
+    found = Path(entry.config or entry.checkpoint)
+    return found.parent if found.name == "config.json" else found
 
 
 def _fetched(entry: Entry) -> Path:
@@ -78,7 +84,7 @@ def class_of(entry: Entry, config: PreTrainedConfig, where: Path) -> type[nn.Mod
         from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
         try:
-            return get_class_from_dynamic_module(own, where if where.is_dir() else where.parent, local_files_only=True)
+            return get_class_from_dynamic_module(own, where, local_files_only=True)
         except Exception as error:
             fault(entry, entry.source, f"its own class {own} cannot be loaded: {raised(error)}", error)
     model_type = config.model_type
