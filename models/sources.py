@@ -45,6 +45,7 @@ OWN = "own/"
 SOURCES: Mapping[str, str] = {
     "": "models.zoo_subjects",
     "priority/": "models.priority.source",
+    "weights/": "models.weights.source",
     OWN: "models.own.subjects",
 }
 """Prefix of names, up to and with the slash -> module."""

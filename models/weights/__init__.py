@@ -1,0 +1,1 @@
+"""Models with trained weights, out of installed packages."""
