@@ -35,8 +35,11 @@ def diagnose(backend: Backend, case: Case, sample: Sample) -> Iterator[bytes]:
 
 
 def setting_of(backend: Backend, case: Case, sample: Sample) -> Setting:
-    """The call as source."""
+    """The call as source. Raises `CannotRepro` for a call that has none."""
     backward = case.direction is Direction.BACKWARD
+    if sample.drive is not None and not sample.drive_source:
+        what = f"{case.sample_id(sample.index)} is more than a call of the model"
+        raise repro.CannotRepro(f"{what}, which no script of its own can show; `conformance explain` does")
     pairs = [(sample.args, sample.kwargs), *sample.replays]
     wanted = []
     for args, kwargs in pairs:
@@ -50,6 +53,9 @@ def setting_of(backend: Backend, case: Case, sample: Sample) -> Setting:
         compiled=backend.compile_source.format(dynamic=case.shape_mode.dynamic),
         device=backend.device,
         fn=sample.source,
+        setup=sample.setup,
+        module=isinstance(sample.fn, torch.nn.Module),
+        call=sample.drive_source or "call(*args, **kwargs)",
         statements=source.statements,
         calls=source.calls,
         backward=backward,

@@ -36,6 +36,9 @@ class Setting(msgspec.Struct, kw_only=True):
     compiled: str  # expression for the compiled callable, from `fn`
     device: str
     fn: str
+    setup: str = ""  # statements on which `fn` relies
+    module: bool = False  # whether `fn` holds parameters, which must be on the device
+    call: str = "call(*args, **kwargs)"
     statements: list[str]  # make the tensors
     calls: list[str]  # "(args, kwargs)", in order
     backward: bool = False
@@ -192,10 +195,14 @@ def compose(setting: Setting, failure: Failure, *, all_calls: bool = False) -> s
     parts += [FLAT] if "flat(" in run else []
     parts += [_same(failure)] if "same(" in end else []
     names = {"sys"} | ({"base64", "zlib"} if "unpack(" in run else set())
-    names |= {name for name in ("resource", "subprocess") if f"{name}." in end}
+    names |= {name for name in ("copy", "resource", "subprocess") if f"{name}." in end}
     text = "\n".join([*_heading(setting, failure), f"import {', '.join(sorted(names))}", "", setting.imports, ""])
     constants = [f'{name} = float("{name}")' for name in ("nan", "inf") if re.search(rf"\b{name}\b", run)]
-    text += "\n" + "\n".join([*constants, f"fn = {setting.fn}", ""]) + "\n".join(["", *parts, run, end])
+    text += (
+        "\n"
+        + "\n".join([*constants, *setting.setup.splitlines(), f"fn = {setting.fn}", ""])
+        + "\n".join(["", *parts, run, end])
+    )
     return _fitted(text, setting.sample)
 
 
@@ -218,7 +225,7 @@ def _run(setting: Setting, failure: Failure, all_calls: bool) -> str:
         lines += [f"    for args, kwargs in [{calls[0]}]:"]
     else:
         lines += ["    found = []", "    for args, kwargs in [", *(f"        {call}," for call in calls), "    ]:"]
-    lines += [f"        torch.manual_seed({SEED})", "        output = call(*args, **kwargs)"]
+    lines += [f"        torch.manual_seed({SEED})", f"        output = {setting.call}"]
     if setting.backward:
         lines += BACKWARD.format(seed=SEED + 1).strip("\n").splitlines()
     if picked and len(calls) > 1:
@@ -238,8 +245,11 @@ def place_of(where: str) -> tuple[int, str]:
 
 
 def _end(setting: Setting, failure: Failure) -> str:
+    call = "fn" if failure.on_device else setting.compiled
+    if setting.module:
+        call = f"(lambda fn: {call})(copy.deepcopy(fn).to({json.dumps(setting.device)}))"
     words = {
-        "call": "fn" if failure.on_device else setting.compiled,
+        "call": call,
         "device": json.dumps(setting.device),
         "backend": setting.backend,
         "eager_raises": failure.eager_raises,

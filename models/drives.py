@@ -32,6 +32,17 @@ def forward(model: Model, **inputs: Any) -> Any:
         return plain(model(**inputs))
 
 
+SOURCES = {forward: "plain(torch.no_grad()(call)(*args, **kwargs))"}
+"""How a drive is written in a script that has `PLAIN`."""
+
+PLAIN = """
+def plain(x):
+    held = x if isinstance(x, dict) else {} if isinstance(x, torch.Tensor) else getattr(x, "__dict__", {})
+    return [plain(v) for v in x] if isinstance(x, (list, tuple)) else {k: plain(v) for k, v in held.items()} or x
+""".strip()
+"""`results.plain` for a script."""
+
+
 def part(module: Model, *args: Any, **kwargs: Any) -> Any:
     """A part of a model, called as the model calls it."""
     with torch.no_grad():

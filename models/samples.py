@@ -139,6 +139,7 @@ def _sample(
     plan: Plan,
 ) -> Sample:
     state = ([*module.parameters(), *module.buffers()], inputs)
+    statements, expression = subject.script(dtype_named(case.dtype)) if subject.script else ("", "")
     return Sample(
         index=plan.index,
         fn=module,
@@ -146,7 +147,9 @@ def _sample(
         kwargs=inputs,
         numerics=NumericalClass.COMPOSITE,
         digest=digests.of_calls(case.subject, [state, *(((), each) for each in replays)]),
-        source=type(module).__name__,
+        source=expression or type(module).__name__,
+        setup=f"{statements}\n{drives.PLAIN}" if statements else "",
+        drive_source=drives.SOURCES.get(plan.drive, "") if expression else "",
         drive=plan.drive if subject.around is None else drives.within(subject.around, plan.drive),
         strides=False,  # nobody reads those of a cache, and the op sweep judges what makes them
         fullgraph=plan.fullgraph,

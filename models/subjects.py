@@ -48,6 +48,8 @@ class Subject:
     measure: Callable[[Any, Any, Any], Mapping[str, float]] | None = None  # of a forward, see `Sample.measure`
     exact: Callable[[nn.Module], nn.Module | None] = lambda module: None
     """What computes the same and also takes float64, where the model itself does not; None: it does."""
+    script: Callable[[torch.dtype], tuple[str, str]] | None = None
+    """`script(dtype)`: statements and an expression that make such a model without this package; weights differ."""
     notes: str = ""
     tolerance: Tolerance | None = None  # that somebody declared; None: the engine's
     around: Callable[[], AbstractContextManager[None]] | None = None  # within which its code runs; None: as it is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -84,8 +85,25 @@ def of_recipe(name: str, recipe: Recipe) -> Subject:
         cache_argument=recipe.cache_argument,
         labels="input_ids" if recipe.task in LABELLED and "input_ids" in recipe.inputs else "",
         exact=by_eager_experts,
+        script=None if recipe.builder else functools.partial(script, recipe),
         notes=f"without {', '.join(recipe.left_out)}" if recipe.left_out else "",
     )
+
+
+def script(recipe: Recipe, dtype: torch.dtype) -> tuple[str, str]:
+    """Statements and an expression for the model, which need transformers alone. Its weights are other random ones."""
+    from models.zoo import recipe as recipes
+
+    kind = recipes.model_class(recipe.model_type, recipe.class_name)
+    statements = f"""
+from transformers import CONFIG_MAPPING
+from {kind.__module__} import {kind.__name__}
+torch.manual_seed(0)
+model = {kind.__name__}(CONFIG_MAPPING[{recipe.model_type!r}](**{recipe.config!r})).eval().requires_grad_(False)
+for p in model.parameters():
+    p.copy_(torch.randn(p.shape) * p.shape[-1] ** -0.5 if p.dim() > 1 else p + torch.randn(p.shape) / 10)
+"""
+    return statements.strip(), f"model.to({dtype})"
 
 
 def by_eager_experts(module: nn.Module) -> nn.Module | None:
