@@ -174,11 +174,12 @@ def _of_record(
                 yield _as_used(canonical(name), used), Evidence.FALLBACK
     if record.outcome not in BROKEN:
         return
-    named = [_as_used(op, used) for op in named_ops(f"{record.message}\n{record.fingerprint}", known)]
-    if record.culprit_op:
-        yield _as_used(canonical(record.culprit_op), used), Evidence.CULPRIT
+    said = record.message if record.outcome is not Outcome.WRONG else ""
+    named = [_as_used(op, used) for op in named_ops(said, known)]
     for op in named:
         yield op, Evidence.NAMED
+    if record.culprit_op and not named:  # what a compiler says that it lacks is nearer than what fails alone
+        yield _as_used(canonical(record.culprit_op), used), Evidence.CULPRIT
     if not named and not record.culprit_op and not any(_explains(each.record, record) for each in found):
         yield CAUSE + (fingerprints.split(record.fingerprint).cause or str(record.outcome)), Evidence.UNEXPLAINED
 
@@ -195,6 +196,7 @@ def _explains(call: Record | None, record: Record) -> bool:
 # --- names of ops -----------------------------------------------------------------------------------------------------
 
 _QUALIFIED = re.compile(r"\b(aten|prims|quantized|torchvision)(?:::|\.)(\w+)(?:\.([A-Za-z]\w*))?")
+_LISTED = re.compile(r"\[('[A-Za-z_][\w.]*'(?:, '[A-Za-z_][\w.]*')*)\]")
 _BARE = re.compile(r"(?<![\w.:])([A-Za-z_]\w*\.[A-Za-z_]\w*)(?![\w.(])")
 
 
@@ -207,13 +209,19 @@ def canonical(name: str) -> str:
 
 
 def named_ops(text: str, known: Collection[str]) -> list[str]:
-    """The ops that an error message names, each once, in order: `aten::sort.stable`, `torch.aten.sort`, and of those
-    that are `known` also `sort.stable` alone, as compilers that list what they lack write it."""
+    """The ops that an error message names, each once, in order: `aten::sort.stable`, `torch.aten.sort`, of those that
+    are `known` also `sort.stable` alone, and what a list of quoted names has, as compilers that list what they lack
+    write it. Such a name is a known operator's where there is one, else it stays the compiler's own."""
     found = [
         canonical(f"{namespace}::{name}" + (f".{overload}" if overload else ""))
         for namespace, name, overload in _QUALIFIED.findall(text)
     ]
     bare = (canonical(f"aten::{name}") for name in _BARE.findall(text))
+    listed = [name.strip("' ") for names in _LISTED.findall(text) for name in names.split(",")]
+    operators = {operator(name) for name in known}
+    for name in listed:
+        whole = canonical(f"aten::{name}")
+        found.append(whole if whole in known or operator(whole) in operators else name)
     return list(dict.fromkeys([*found, *(name for name in bare if name in known)]))
 
 
