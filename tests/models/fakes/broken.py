@@ -22,9 +22,7 @@ class Broken:
     name = "broken"
     protocol_version = 1
     device = "cpu"
-    imports = (
-        f"import sys\nimport torch\nsys.path.insert(0, {__file__.rpartition('/')[0]!r})\nfrom broken import breaks_gelu"
-    )
+    imports = f"import torch, sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom broken import breaks_gelu"
     compile_source = "torch.compile(fn, backend=breaks_gelu, dynamic={dynamic})"
 
     def availability(self):
