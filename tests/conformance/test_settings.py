@@ -164,3 +164,28 @@ def test_a_failure_can_be_reproduced_with_the_same_backend_and_seed():
     assert (
         settings.repro_flags(found) == "--backend compile:tvm --backend-import tvm.x --backend-options 'a=[1]' --seed 3"
     )
+
+
+def test_files_of_models_travel_as_absolute_paths(tmp_path, monkeypatch):
+    (tmp_path / "a,b.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    found = made("--models", "a,b.toml", "--dtype", "int64")
+    assert found.options.models == (str(tmp_path / "a,b.toml"),)
+    assert f"--models {tmp_path}/a,b.toml" in settings.repro_flags(found)
+    assert made(base=found).options.models == found.options.models
+    assert [alone.models for _, _, alone in settings.restrictions(found.options)] == [found.options.models]
+    with pytest.raises(SettingsError, match=r"--models: there is no file none\.toml"):
+        parsed("--models", "none.toml")
+
+
+def test_suites_look_at_the_files_that_are_theirs(monkeypatch):
+    class Suite:
+        def check(self, options):
+            raise ValueError(f"{options.models[0]}:1: wrong")
+
+    monkeypatch.setattr("conformance.suites.names", lambda: ["other", "looking"])
+    monkeypatch.setattr("conformance.suites.find", lambda name: Suite() if name == "looking" else object())
+    given = Options(models=("m.toml",))
+    settings.check_files(given, ["other", "path/to/file.py:Suite"])
+    with pytest.raises(SettingsError, match=r"m\.toml:1: wrong"):
+        settings.check_files(given)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +36,18 @@ def test_an_installed_suite():
 def test_a_suite_that_is_not_there(spec, words):
     with pytest.raises(suites.SuiteNotFound, match=words):
         suites.find(spec)
+
+
+def test_a_package_of_the_users_does_not_hide_ours(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("")
+    code = "from conformance import suites; print(suites.find('models').kind)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "model\n", done.stderr

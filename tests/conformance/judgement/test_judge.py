@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conformance.backends.protocol import Capabilities
 from conformance.calls import run_sample
-from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
+from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode, Tolerance
 from conformance.judgement.findings import Check
 from conformance.judgement.judge import judge
 from conformance.reference import make_reference
@@ -496,3 +496,24 @@ def test_the_largest_value_is_no_overflow():
     x = torch.tensor([torch.finfo(torch.float32).max, 1.0])
     judged = verdict(lambda x: x + 0, lambda x: x * 1.01, x, numerics=ELEMENTWISE)
     assert "inf for finite" in {f.error_class for f in judged.findings}
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "ok"),
+    [
+        (None, False),
+        (Tolerance(atol=2e-3), True),
+        (Tolerance(ulps=2.0**20), True),  # 1e-3 is half of that at the smallest result, 0.02
+        (Tolerance(atol=1e-6), False),
+        (Tolerance(atol=1e6), True),
+    ],
+)
+def test_a_declared_tolerance_stands_in_place_of_the_derived_one_and_is_said(tolerance, ok):
+    found = verdict(torch.nn.functional.softmax, lambda x, dim: x.softmax(dim) + 1e-3, X, 1, tolerance=tolerance)
+    assert found.ok is ok
+    assert (tolerance is None) or (str(tolerance) in found.notes)
+
+
+def test_a_declared_tolerance_that_could_catch_nothing_is_no_pass():
+    found = verdict(torch.sin, lambda x: torch.sin(x) + 1, X, tolerance=Tolerance(atol=1e6))
+    assert not found.ok
