@@ -79,7 +79,7 @@ def config_of(entry: Entry, where: Path) -> PreTrainedConfig:
 
 def class_of(entry: Entry, config: PreTrainedConfig, where: Path) -> type[nn.Module]:
     """The class for the task, the model's own where it has one and may run. Raises `UserFault`."""
-    own = _own_class(entry, config)
+    own = own_class(entry, config)
     if own:
         from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -100,7 +100,8 @@ def class_of(entry: Entry, config: PreTrainedConfig, where: Path) -> type[nn.Mod
         raise NotBuildable(f"{entry.where('task')}: {raised(error)}") from error
 
 
-def _own_class(entry: Entry, config: PreTrainedConfig) -> str:
+def own_class(entry: Entry, config: PreTrainedConfig) -> str:
+    """The class for the task that `auto_map` names, where its code may run; else empty."""
     if not entry.trust_remote_code:
         return ""
     wanted = AUTO.get(entry.task) or "Auto" + TASKS[entry.task].removesuffix("_MAPPING_NAMES").replace("_", "")

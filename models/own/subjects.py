@@ -75,7 +75,7 @@ def subject(name: str, options: Options) -> Subject:
 
 
 def _of_factory(entry: Entry) -> Subject:
-    from models.own import factories, inputs, pretrained
+    from models.own import factories, inputs, pretrained, scripts
 
     module, example = factories.made(entry, entry.seed)
     pretrained.refuse_above(entry, factories.parameters(module))
@@ -108,6 +108,7 @@ def _of_factory(entry: Entry) -> Subject:
         cache_argument=inputs.cache_argument(module) if entry.task == DECODES else None,
         labels=entry.labels,
         sizes=sizes,
+        script=functools.partial(scripts.of_factory, entry),
     )
 
 
@@ -157,7 +158,7 @@ def _try(entry: Entry, module: nn.Module, dtype: torch.dtype, call: Call, sizes:
 
 def _of_transformers(entry: Entry) -> Subject:
     from models import zoo_subjects
-    from models.own import pretrained
+    from models.own import pretrained, scripts
 
     def build(dtype: torch.dtype, seed: int, training: bool) -> nn.Module:
         with namespace.of_user(entry.path):
@@ -174,6 +175,7 @@ def _of_transformers(entry: Entry) -> Subject:
         inputs=lambda dtype, seed, batch, length: made.inputs(dtype, entry.seed + seed, batch, length),
         labels=entry.labels or made.labels,
         sizes=sizes,
+        script=functools.partial(scripts.of_transformers, entry),
     )
 
 

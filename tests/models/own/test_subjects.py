@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -234,3 +236,15 @@ def test_samples_run_within_the_users_modules(place):
     assert [len(sample.replays) for sample in made] == [3, 1]
     assert made[0].tolerance == Tolerance(ulps=9)
     assert made[0].drive(made[0].fn, **made[0].kwargs).shape == (2, 6, 4)
+
+
+def test_a_script_makes_the_model_of_the_users_files_alone(place):
+    for lines in (('factory = "nets.py:named"',), ('config = "llama.json"', 'task = "causal-lm"')):
+        made = subjects.subject("own/net", options(place, *lines))
+        statements, expression = made.script(torch.float64)
+        assert "from models" not in statements
+        text = f"import sys, torch\nwith torch.no_grad():\n    exec({statements!r})\nfound = {expression}\n"
+        text += "print(type(found).__name__, next(found.parameters()).dtype)"
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+        assert done.stdout.split() == [type(made.build(torch.float64, 0, False)).__name__, "torch.float64"], done.stderr
+        declarations.load.cache_clear()
