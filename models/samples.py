@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -146,7 +149,7 @@ def _sample(
         args=(),
         kwargs=inputs,
         numerics=NumericalClass.COMPOSITE,
-        digest=digests.of_calls(case.subject, [state, *(((), each) for each in replays)]),
+        digest=digests.of_calls(f"{case.subject}\0{_code(type(module))}", [state, *(((), each) for each in replays)]),
         source=expression or type(module).__name__,
         setup=f"{statements}\n{drives.PLAIN}" if statements else "",
         drive_source=drives.SOURCES.get(plan.drive, "") if expression else "",
@@ -159,6 +162,15 @@ def _sample(
         measure=plan.measure,
         replays=tuple(((), each) for each in replays),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _code(kind: type) -> str:
+    """A hash of the file that defines a class: a model whose code has changed is another test."""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
+    except (TypeError, OSError):  # made in no file
+        return ""
 
 
 def fitting(subject: Subject, length: int) -> int:

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from conformance.outcomes import Outcome
+from conformance.outcomes import Change, Outcome
 from conformance.records import Record
+from conformance.report.comparison import Pair
 from conformance.report.table import Table
 
 KINDS = frozenset({"model", "decode", "block"})
 RIGHT = frozenset({Outcome.PASS, Outcome.BUDGET})
 """Outcomes of right answers; `budget` is one with more breaks or recompiles than allowed."""
+
+
+WORST_FIRST = (
+    Change.REGRESSED,
+    Change.CHANGED_FAILURE,
+    Change.CHANGED_TEST,
+    Change.FIXED,
+    Change.NEW,
+    Change.GONE,
+    Change.UNKNOWN,
+    Change.UNCHANGED,
+)
+"""The change of a model is the worst of its samples."""
 
 
 def of_models(records: Iterable[Record]) -> list[Record]:
@@ -104,6 +118,26 @@ def _short(text: str) -> str:
     """What a table has room for: the guard or reason without the comment that follows it."""
     line = " ".join(text.partition("  # ")[0].split())
     return line if len(line) <= 120 else line[:117] + "..."
+
+
+def change_table(both: Iterable[Pair], limit: int | None = None) -> Table:
+    """What became of each model between two runs of one backend: of those that are the same, and of new ones.
+
+    A model whose inputs, weights or code changed is another test, and no regression.
+    """
+    subjects: dict[str, list[Pair]] = defaultdict(list)
+    for pair in both:
+        if (pair.left or pair.right).kind in KINDS:  # type: ignore[union-attr]
+            subjects[pair.subject].append(pair)
+    found: dict[Change, list[str]] = defaultdict(list)
+    for subject, pairs in subjects.items():
+        changes = {pair.change for pair in pairs}
+        found[next(each for each in WORST_FIRST if each in changes)].append(subject)
+    rows = [
+        (str(each), len(names), ", ".join(sorted(names)[:limit]) + (", ..." if limit and len(names) > limit else ""))
+        for each, names in sorted(found.items(), key=lambda item: WORST_FIRST.index(item[0]))
+    ]
+    return Table("Models by change", ("change", "models", "which"), rows)
 
 
 def tables(records: Sequence[Record], limit: int | None) -> list[Table]:

@@ -85,6 +85,7 @@ def compare(
     tables: list[Table] = [
         comparison.count_table(both, kind),
         comparison.op_table(both, names),
+        *([models.change_table(both, limit)] if kind is Change else []),
         comparison.difference_table(both, kind, names, limit),
     ]
     return Report(lines, tables)
@@ -93,12 +94,13 @@ def compare(
 def _names(left: Manifest, right: Manifest) -> tuple[str, str]:
     if left.backend != right.backend:
         return left.backend, right.backend
-    versions = left.versions.get("torch"), right.versions.get("torch")
-    if all(versions) and versions[0] != versions[1]:
-        return f"torch {versions[0]}", f"torch {versions[1]}"
+    for package in ("torch", "transformers"):
+        versions = left.versions.get(package), right.versions.get(package)
+        if all(versions) and versions[0] != versions[1]:
+            return f"{package} {versions[0]}", f"{package} {versions[1]}"
     return "before", "after"
 
 
 def _told(manifest: Manifest) -> str:
-    torch = manifest.versions.get("torch")
-    return f"{manifest.run} ({manifest.backend}" + (f", torch {torch})" if torch else ")")
+    known = [f"{name} {manifest.versions[name]}" for name in ("torch", "transformers") if manifest.versions.get(name)]
+    return f"{manifest.run} ({', '.join([manifest.backend, *known])})"
