@@ -62,6 +62,11 @@ def at_most(tier: Tier, limit: Tier) -> bool:
     return ORDER.index(tier) <= ORDER.index(limit)
 
 
+def is_above(tier: Tier, other: Tier) -> bool:
+    """Whether `tier` is a larger one than `other`."""
+    return ORDER.index(tier) > ORDER.index(other)
+
+
 def source(prefix: str) -> Source:
     """The source of names with that prefix."""
     found: Any = importlib.import_module(SOURCES[prefix])

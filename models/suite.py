@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.cases import Case, Direction, Options, Sample, ShapeMode, Tier
+from conformance.cases import Case, Direction, Options, Sample, ShapeMode
 from models import sources
 from models.sources import Listed
 
@@ -25,20 +25,17 @@ class Variant:
     mode: ShapeMode
     direction: Direction
     lane: str
-    tier: Tier  # from which on it is run
+    always: bool = False  # in each tier that has the subject; else in the tiers above the subject's own
 
 
 VARIANTS = (
-    Variant(STATIC, FORWARD, "samples", Tier.SMOKE),
-    Variant(DYNAMIC, FORWARD, "samples", Tier.SMOKE),
-    Variant(AUTOMATIC, FORWARD, "marked", Tier.PR),
-    Variant(STATIC, FORWARD, "fullgraph", Tier.PR),
-    Variant(STATIC, BACKWARD, "samples", Tier.PR),
+    Variant(STATIC, FORWARD, "samples", always=True),
+    Variant(DYNAMIC, FORWARD, "samples", always=True),
+    Variant(AUTOMATIC, FORWARD, "marked"),
+    Variant(STATIC, FORWARD, "fullgraph"),
+    Variant(STATIC, BACKWARD, "samples"),
 )
-"""In the order of the cases of a subject."""
-
-NIGHTLY_REST = frozenset({(STATIC, FORWARD, "samples"), (DYNAMIC, FORWARD, "samples")})
-"""What nightly runs for architectures that are in no smaller tier; more with --lane, --direction or --shape-mode."""
+"""In the order of the cases of a subject. Each compiles anew, so that the tiers are a matter of time."""
 
 
 class ModelSuite:
@@ -58,7 +55,7 @@ class ModelSuite:
 
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
         """The samples of a case: #0, and where shapes are symbolic #1 with a batch of one, which costs a graph more: in
-        the pr tier, and in nightly for what is in the pr tier.
+        the tiers above the subject's own.
 
         Raises `NotBuildable` where the model cannot be made here, `ValueError` where there is no such subject or lane.
         """
@@ -101,7 +98,7 @@ class ModelSuite:
 def _max_samples(subject: str, options: Options) -> int | None:
     if options.max_samples is not None or options.subjects:
         return options.max_samples
-    return 1 if options.tier is Tier.SMOKE or sources.tier_of(subject, options) is Tier.NIGHTLY else None
+    return None if sources.is_above(options.tier, sources.tier_of(subject, options)) else 1
 
 
 def _asked_for(v: Variant, options: Options) -> bool:
@@ -110,10 +107,7 @@ def _asked_for(v: Variant, options: Options) -> bool:
 
 
 def _why_not(v: Variant, subject: Listed, options: Options) -> str:
-    what = f"{v.lane}, {v.mode}, {v.direction}"
-    if not sources.at_most(v.tier, options.tier):
-        return f"{what}: from the tier {v.tier} on"
     named = options.lanes or options.directions or options.shape_modes
-    if subject.tier is Tier.NIGHTLY and (v.mode, v.direction, v.lane) not in NIGHTLY_REST and not named:
-        return f"{what}: of the pr tier's architectures unless asked for"
-    return ""
+    if v.always or named or sources.is_above(options.tier, subject.tier):
+        return ""
+    return f"{v.lane}, {v.mode}, {v.direction}: in tiers above the model's own, or where asked for"

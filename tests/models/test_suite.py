@@ -76,6 +76,16 @@ def test_what_is_asked_for_by_name(selection, expected):
         assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("subject", "least"),
+    [("llama.causal-lm", Tier.PR), ("qwen2.causal-lm", Tier.NIGHTLY), ("afmoe.causal-lm", None)],
+)
+def test_what_costs_another_compilation_is_run_in_the_tiers_above_a_models_own(subject, least):
+    for tier in Tier:
+        lanes = {case.lane for case in ModelSuite().cases(Options(tier=tier)) if case.subject == subject}
+        assert ("fullgraph" in lanes) == (least is not None and sources.at_most(least, tier))
+
+
 def test_causal_lms_decode_with_both_caches():
     assert named(Tier.PR, DecodeSuite, subjects=("llama.causal-lm",)) == [
         "decode:llama.causal-lm:float32:automatic:fwd:dynamic-cache",
