@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance import signatures, traced
-from conformance.cases import Case, Direction, NumericalClass, Options, Sample, ShapeMode, Tier
+from conformance.cases import Case, Direction, NotBuildable, NumericalClass, Options, Sample, ShapeMode, Tier
 from conformance.traced import Traced
 
 if TYPE_CHECKING:
@@ -86,18 +86,28 @@ def facts(options: Options) -> dict[str, Any]:
 def samples(case: Case, options: Options) -> Iterator[Sample]:
     """The calls of a case by number, those that eager CPU refuses left out.
 
-    Raises `ValueError` where none has been traced, or the installed torch lacks the op.
+    Raises `ValueError` where none has been traced, and `NotBuildable` where the op is not there.
     """
     path = traced.locate(options.traced)
     key = (case.subject, case.dtype, case.shape_mode is not ShapeMode.STATIC)
     found = _index(path).get(key, ())
     if not found or case.direction is not Direction.FORWARD:
         raise ValueError(f"{path} has no call of {case.subject!r} in {case.dtype}, {case.shape_mode}, forward")
+    _needs_op(case.subject)
     limit = MOST_USED[options.tier] if options.max_samples is None else options.max_samples
     for each in sorted(_most_used(found, limit), key=lambda call: call.number):
         sample = _sample(case, each, options.seed)
         if sample is not None:
             yield sample
+
+
+def _needs_op(op: str) -> None:
+    from op_coverage import upstream
+
+    try:
+        upstream.argument_names(op)
+    except ValueError as error:  # of a newer torch, or registered by a package that only its models import
+        raise NotBuildable(str(error)) from None
 
 
 def _most_used(calls: Sequence[Traced], limit: int | None) -> Sequence[Traced]:
@@ -152,7 +162,8 @@ def _sample(case: Case, each: Traced, seed: int) -> Sample | None:
 
 
 def _accepted(call: Call, symbols: Mapping[str, int], seed: int) -> list[Any] | None:
-    """Values of the parameters at these sizes; None where they do not fit the call, or eager CPU refuses it."""
+    """Values of the parameters at these sizes; None where they do not fit the call, where eager CPU refuses it, and
+    where it has no result to compare, as an assertion has none."""
     from op_coverage import inputs, sources
     from op_coverage.traced import calls, values
 
@@ -165,7 +176,7 @@ def _accepted(call: Call, symbols: Mapping[str, int], seed: int) -> list[Any] | 
     except (signatures.SignatureError, RuntimeError, IndexError):
         return None
     result = inputs.result(sources.evaluate(call.source), (tuple(made), {}))
-    if result is None or any(t.numel() > MOST_ELEMENTS for t in inputs.tensors(result, {})):
+    if result in (None, (None,)) or any(t.numel() > MOST_ELEMENTS for t in inputs.tensors(result, {})):
         return None
     return made
 

@@ -206,7 +206,7 @@ def _values(sizes: tuple[int, ...], dtype: torch.dtype, within: Domain) -> Tenso
 
 def _indices(sizes: tuple[int, ...], below: int, along: int | None) -> Tensor:
     """Distinct where they can be: a place that is written twice may keep either value."""
-    if along is not None and sizes and sizes[along] <= below:
+    if along is not None and -len(sizes) <= along < len(sizes) and sizes[along] <= below:
         places = [below if d == along % len(sizes) else n for d, n in enumerate(sizes)]
         return torch.rand(places).argsort(along).narrow(along, 0, sizes[along])
     count = Shape("int64", sizes, None, 0).memory
