@@ -62,12 +62,14 @@ class Diagnosis:
 
 
 def diagnose(records: Iterable[Record], calls: Iterable[Traced], goal: Goal) -> Diagnosis:
-    """What blocks each model of a run of models, or that `calls` were traced out of.
+    """What blocks each model of the records, and each that a call of `calls` is known to block; without a record of a
+    model, each that `calls` were traced out of.
 
     `records` are those of one backend: of models, and as far as there are any of the op sweep. What a model itself did
     decides: the calls of one that reaches the goal are not looked at.
     """
     records, calls = list(records), list(calls)
+    swept = {record.subject for record in records if record.kind in MODEL_KINDS}
     of_models: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.kind in MODEL_KINDS and record.outcome not in (Outcome.SKIPPED, Outcome.INFRA):
@@ -79,7 +81,7 @@ def diagnose(records: Iterable[Record], calls: Iterable[Traced], goal: Goal) -> 
             uses[model].add(canonical(call.op))
     everything = frozenset().union(*uses.values()) if uses else frozenset()
     diagnosis = Diagnosis()
-    for model in sorted(set(of_models) | set(uses)):
+    for model in sorted(swept | set(blocked_calls if swept else uses)):
         own = of_models.get(model, [])
         if own and all(_reached(record, goal) for record in own):
             diagnosis.unlocked.add(model)
