@@ -52,6 +52,7 @@ class Diagnosis:
     unlocked: set[str] = field(default_factory=set)  # models that have reached the goal
     unknown: set[str] = field(default_factory=set)  # models that were not run, and of which no call is known to fail
     evidence: dict[str, dict[str, set[Evidence]]] = field(default_factory=dict)  # model -> blocker -> how that is known
+    dtypes: dict[str, set[str]] = field(default_factory=dict)  # blocker -> of the calls that fail alone
 
     @property
     def blockers(self) -> dict[str, frozenset[str]]:
@@ -91,6 +92,7 @@ def diagnose(records: Iterable[Record], calls: Iterable[Traced], goal: Goal) -> 
         evidence: dict[str, set[Evidence]] = defaultdict(set)
         for each in found:
             evidence[each.op].add(each.evidence)
+            diagnosis.dtypes.setdefault(each.op, set()).add(each.dtype)
         for record in own:
             for op, how in _of_record(record, goal, found, uses[model] or everything, everything):
                 evidence[op].add(how)
@@ -105,6 +107,7 @@ class _Call(NamedTuple):
     """A call of a model that does not reach the goal when it is checked alone."""
 
     op: str
+    dtype: str
     evidence: Evidence
     made_in: frozenset[tuple[str, str]]  # kinds and directions of the checks in which the model makes it
     record: Record | None
@@ -134,7 +137,7 @@ def _blocked_calls(records: Iterable[Record], calls: Iterable[Traced], goal: Goa
             blocking.append((canonical(call.op), Evidence.CALL_FALLBACK, None))
         for model in call.models if blocking else ():
             made_in = frozenset(_check(user) for user in call.users if subject_of(user) == model)
-            found[model] += [_Call(op, how, made_in, record) for op, how, record in blocking]
+            found[model] += [_Call(op, call.dtype, how, made_in, record) for op, how, record in blocking]
     return found
 
 

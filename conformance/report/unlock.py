@@ -59,12 +59,16 @@ def alone_table(found: Unlocks, limit: int | None = None) -> Table:
             each.waiting_weight,
             len(each.waiting),
             ", ".join(_evidence(found.diagnosis, each.op)),
+            ", ".join(sorted(found.diagnosis.dtypes.get(each.op, ()))),
             named(each.models or each.waiting),
         )
         for each in found.alone[:limit]
     ]
-    notes = ["Unlocks: models that wait for this alone. Blocks: all that wait for it, perhaps for others too."]
-    headers = ("op", "unlocks (weight)", "models", "blocks (weight)", "models", "known because", "for instance")
+    notes = [
+        "Unlocks: models that wait for this alone. Blocks: all that wait for it, perhaps for others too. In: the dtypes of calls "
+        "that fail alone."
+    ]
+    headers = ("op", "unlocks (weight)", "models", "blocks (weight)", "models", "known because", "in", "for instance")
     return Table("Ops alone", headers, rows, _more(notes, len(found.alone), limit))
 
 
@@ -130,6 +134,7 @@ def as_data(found: Unlocks) -> dict[str, Any]:
                 "waiting_weight": each.waiting_weight,
                 "waiting": sorted(each.waiting),
                 "known": _evidence(found.diagnosis, each.op),
+                "dtypes": sorted(found.diagnosis.dtypes.get(each.op, ())),
             }
             for each in found.alone
         ],

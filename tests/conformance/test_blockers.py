@@ -59,6 +59,7 @@ def test_the_op_that_the_failure_names_blocks_and_those_of_its_calls_too():
         alone(SORT),
     ]
     found = diagnose(records, [SORT, CUMSUM], Goal.RUNS)
+    assert found.dtypes == {"aten::cumsum": {"float32"}}
     assert found.evidence == {"m": {"aten::sort.stable": {Evidence.NAMED}, "aten::cumsum": {Evidence.CALL}}}
 
 

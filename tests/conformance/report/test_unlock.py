@@ -17,6 +17,7 @@ DIAGNOSIS = Diagnosis(
         "own/mine": {"aten::sort.stable": {Evidence.CALL}},
         "b.masked-lm": {"aten::sort.stable": {Evidence.FALLBACK}, "cause: crash:SIGSEGV": {Evidence.UNEXPLAINED}},
     },
+    dtypes={"aten::sort.stable": {"float32"}},
 )
 WEIGHTS = {"own/mine": 10.0}
 
@@ -49,7 +50,8 @@ def test_single_ops() -> None:
         ("cause: crash:SIGSEGV", 0, 0, 1.0, 1),
     ]
     assert table.rows[0][5] == "named in the failure, ran on the host, call fails alone"
-    assert table.rows[0][6] == "a.causal-lm, own/mine"
+    assert table.rows[0][6] == "float32"
+    assert table.rows[0][7] == "a.causal-lm, own/mine"
 
 
 def test_sets_and_plan() -> None:
