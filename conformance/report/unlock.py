@@ -65,8 +65,8 @@ def alone_table(found: Unlocks, limit: int | None = None) -> Table:
         for each in found.alone[:limit]
     ]
     notes = [
-        "Unlocks: models that wait for this alone. Blocks: all that wait for it, perhaps for others too. In: the dtypes of calls "
-        "that fail alone."
+        "Unlocks: models that wait for this alone. Blocks: all that wait for it, perhaps for others too.",
+        "In: the dtypes of calls that fail alone.",
     ]
     headers = ("op", "unlocks (weight)", "models", "blocks (weight)", "models", "known because", "in", "for instance")
     return Table("Ops alone", headers, rows, _more(notes, len(found.alone), limit))
