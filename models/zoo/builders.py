@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,40 @@ if TYPE_CHECKING:
 ModelBuilder = Callable[["Recipe"], "nn.Module"]
 ArgumentBuilder = Callable[["Recipe", int, int, "torch.Generator", "torch.dtype"], Any]
 
-MODELS: dict[str, ModelBuilder] = {}
 ARGUMENTS: dict[str, ArgumentBuilder] = {}
 
 
+def _whole(recipe: Recipe) -> nn.Module:
+    from models.zoo import recipe as recipes
+
+    return recipes.model_class(recipe.model_type, recipe.class_name)(recipes.config(recipe))
+
+
+def _part(path: str, recipe: Recipe) -> nn.Module:
+    """A submodule, where the whole has no forward."""
+    return _whole(recipe).get_submodule(path)
+
+
+def _method(name: str, recipe: Recipe) -> nn.Module:
+    """The whole, with a method as its forward."""
+    model = _whole(recipe)
+    cls = type(model)
+    model.__class__ = type(cls.__name__, (cls,), {"forward": getattr(cls, name), "__module__": cls.__module__})
+    return model
+
+
+_KINDS: dict[str, Callable[[str, Recipe], nn.Module]] = {"part": _part, "method": _method}
+
+
 def model(name: str) -> ModelBuilder:
-    """The function that makes a model. Raises KeyError naming it where there is none."""
-    return MODELS[name]
+    """The function that makes a model: `part:PATH` is a submodule, `method:NAME` has a method as its forward.
+
+    Raises KeyError naming it where there is none.
+    """
+    kind, _, which = name.partition(":")
+    if kind not in _KINDS or not which:
+        raise KeyError(name)
+    return functools.partial(_KINDS[kind], which)
 
 
 def argument(name: str) -> ArgumentBuilder:

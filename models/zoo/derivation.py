@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import itertools
 import json
@@ -95,14 +96,19 @@ def _subject(model_type: str, task: str, name: str, entry: Entry) -> Subject:
         cls = recipes.model_class(model_type, name)
     except Exception as error:
         raise NotDerivable(reason(error)) from error
+    parameters = _forward_parameters(cls)
+    main = getattr(cls, "main_input_name", None) or ()
+    return Subject(model_type, task, name, cls, parameters, (main,) if isinstance(main, str) else tuple(main), entry)
+
+
+def _forward_parameters(cls: type[nn.Module]) -> dict[str, bool]:
+    """The parameters of a forward, and whether each is required."""
     signature = inspect.signature(cls.forward)
-    parameters = {
+    return {
         p.name: p.default is p.empty
         for p in itertools.islice(signature.parameters.values(), 1, None)
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
-    main = getattr(cls, "main_input_name", None) or ()
-    return Subject(model_type, task, name, cls, parameters, (main,) if isinstance(main, str) else tuple(main), entry)
 
 
 def _default_config(subject: Subject) -> Any:
@@ -182,8 +188,11 @@ def _search(subject: Subject) -> Recipe:
             continue
         found = _with_inputs(subject, model, blank, deadline)
         if isinstance(found, Recipe):
-            return found
-        first = first or found
+            if not found.left_out:
+                return found
+            partial = partial or found
+        else:
+            first = first or found
         if time.monotonic() > deadline:
             break
     if partial is not None:
@@ -193,9 +202,17 @@ def _search(subject: Subject) -> Recipe:
 
 def _with_inputs(subject: Subject, model: nn.Module, blank: Recipe, deadline: float) -> Recipe | BaseException:
     """The recipe with inputs that run, or the first error."""
-    facts = Facts(recipes.config(blank))
+    if blank.builder:  # what is run is not the class
+        main = getattr(model, "main_input_name", None) or ()
+        subject = dataclasses.replace(
+            subject,
+            parameters=_forward_parameters(type(model)),
+            main=(main,) if isinstance(main, str) else tuple(main),
+        )
+    facts = Facts(getattr(model, "config", None) if blank.builder else recipes.config(blank))
     context = repair.Context(facts, subject.parameters)
     first: BaseException | None = None
+    deaf: tuple[Recipe, tuple[str, ...]] | None = None
     seen: set[str] = set()
     for start in _starts(subject, facts):
         specs: Inputs | None = start
@@ -209,10 +226,16 @@ def _with_inputs(subject: Subject, model: nn.Module, blank: Recipe, deadline: fl
                 recipe = trial.settle(model, recipe, subject.entry.idle)
             except Exception as error:
                 first = first or error
+                if isinstance(error, trial.Idle) and deaf is None:
+                    deaf = recipe, error.inputs
                 waiting = [s for s in repair.repairs(error, specs, context)] + waiting
                 specs = next((s for s in waiting if str(s) not in seen), None)
                 continue
             return _described(recipe, subject)
+    if deaf is not None:  # better than nothing: it runs, and says which inputs it ignores
+        recipe, ignored = deaf
+        with contextlib.suppress(Exception):
+            return _described(trial.settle(model, recipe, ignored), subject)
     return first or trial.Rejected("no inputs to try")
 
 
@@ -243,7 +266,9 @@ def _described(recipe: Recipe, subject: Subject) -> Recipe:
         n for n in subject.parameters if n in ("input_ids", "pixel_values", "input_features", "input_values")
     )
     dropped = _modalities(subject.entry.drop)
+    ignored = _modalities(n for n in recipe.idle if n not in subject.entry.idle)
     left_out = tuple(m for m in takes if m not in have and m not in dropped and "features" not in have)
+    left_out += tuple(m for m in ignored if m not in left_out)
     return msgspec.structs.replace(recipe, modalities=have, left_out=left_out)
 
 

@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     only: list[str] = []  # of the guessed inputs, these
     drop: list[str] = []  # guessed inputs that are not passed
     idle: list[str] = []  # inputs that the model takes but does not use
-    builder: str | None = None  # makes the model: a name in builders.MODELS
+    builder: str | None = None  # makes the model: see builders.model
     requires: list[str] = []  # packages that must be importable
     unsupported: str | None = None  # why there is no tiny model
 
@@ -53,8 +53,11 @@ def parse(text: str, source: str) -> dict[str, Entry]:
             raise BadExceptions(f"{source}: [{key}]: {error}") from error
         if not (entry.reason or entry.unsupported):
             raise BadExceptions(f"{source}: [{key}]: needs a reason")
-        if entry.builder and entry.builder not in builders.MODELS:
-            raise BadExceptions(f"{source}: [{key}]: builder: no function {entry.builder!r} in builders.MODELS")
+        if entry.builder:
+            try:
+                builders.model(entry.builder)
+            except KeyError:
+                raise BadExceptions(f"{source}: [{key}]: builder: {entry.builder!r} is none of builders.py") from None
         for name, spec in entry.inputs.items():
             if spec.kind == "builder" and spec.builder not in builders.ARGUMENTS:
                 raise BadExceptions(f"{source}: [{key}]: inputs.{name}: no {spec.builder!r} in builders.ARGUMENTS")

@@ -68,7 +68,11 @@ def _images(name: str, grid: str, part: str) -> Layouts:
         sizes = constant([h, 2 * w], "batch", 2)
         tiled = {name: floats("batch", 3, c, h, w), "image_sizes": sizes}  # the whole, and two tiles of it
         packing = {name: floats(1, c, p, f"{16 * p}*batch"), "target_sizes": constant([4, 4], "batch", 2)}
-        special = [tiled] if facts.find("image_grid_pinpoints") else [packed, lone, *cut, flat, packing]
+        places = constant([[i % 4, i // 4] for i in range(patches)], "batch", patches, 2)
+        placed = [
+            {name: floats("batch", patches, elements), f"{kind}_position_ids": places} for kind in ("image", "pixel")
+        ]
+        special = [tiled] if facts.find("image_grid_pinpoints") else [packed, lone, *placed, *cut, flat, packing]
         tiles = [
             {name: packed[name]},
             {name: floats("batch", 1, c, h, w)},
@@ -187,6 +191,8 @@ _LAYOUTS: Mapping[str, Layouts] = {
     "query_embeds": _width(rows=8),
     "latents": _width(rows=8),
     "grid_thw": _fixed(constant([1, 4, 4], "batch", 3)),
+    "merge_sizes": _fixed(constant([1], "batch")),
+    "image_merge_sizes": _fixed(constant([1], "batch")),
     "image_grid_thw": _fixed(constant([1, 4, 4], "batch", 3)),
     "spatial_shapes": _fixed(constant([4, 4], "batch", 2)),
     "pixel_attention_mask": lambda f: [

@@ -52,6 +52,7 @@ class Recipe(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     length_multiple: int = 1  # lengths that the model takes are multiples of it
     batched: bool = True  # whether some input varies with `batch`
     cache_argument: str | None = None  # past_key_values or cache, where the model decodes token by token
+    idle: tuple[str, ...] = ()  # inputs of which the outputs do not depend
     finite: bool = True  # whether all outputs are finite (some models mask their outputs with -inf by design)
     builder: str | None = None  # a function of builders.py that makes the model, where calling the class is not enough
 

@@ -229,6 +229,8 @@ def _set_by_parent(config: Any, defaults: Mapping[str, Any], given: Mapping[str,
             break  # timm names its stages itself
         if own is not None and vars(config).get(name) != vars(own).get(name):
             found[name[1:]] = _plain(vars(config)[name])
+    if type(config).model_type == "timm_wrapper":
+        found["num_classes"] = 2  # which it takes from a dictionary only
     if type(config).model_type:
         found["model_type"] = type(config).model_type
     return found

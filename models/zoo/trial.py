@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +21,14 @@ SECONDS = 1.0
 
 class Rejected(Exception):
     """A model ran, but what it returned cannot be a reference. The message says why."""
+
+
+class Idle(Rejected):
+    """The outputs do not depend on some inputs."""
+
+    def __init__(self, inputs: Sequence[str]) -> None:
+        super().__init__(f"the outputs do not depend on {', '.join(inputs)}")
+        self.inputs = tuple(inputs)
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -65,9 +73,9 @@ def check(model: nn.Module, recipe: Recipe, batch: int, length: int) -> bool:
     import torch
 
     first = forward(model, recipe, batch, length)
-    started = time.perf_counter()
+    started = time.process_time()
     second = forward(model, recipe, batch, length)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     if not first:
         raise Rejected("the model returns no tensor")
     if any(bool(torch.isnan(t).any()) for t in first if t.is_floating_point()):
@@ -106,9 +114,10 @@ def settle(model: nn.Module, recipe: Recipe, idle: Container[str] = ()) -> Recip
     Raises as `check` does, and Rejected where an input does not matter.
     """
     finite = check(model, recipe, 2, 16)
-    if unused := [name for name in idle_inputs(model, recipe) if name not in idle]:
-        raise Rejected(f"the outputs do not depend on {', '.join(unused)}")
-    recipe = msgspec.structs.replace(recipe, finite=finite)
+    unused = tuple(idle_inputs(model, recipe))
+    if any(name not in idle for name in unused):
+        raise Idle(unused)
+    recipe = msgspec.structs.replace(recipe, finite=finite, idle=unused)
     free = recipes.dims(recipe.inputs)
     multiple = 1
     if "length" in free:

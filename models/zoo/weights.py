@@ -26,6 +26,10 @@ CODEBOOK = re.compile(r"codebook|quantizer|\.embed(_avg|_sum)?$|\.embedding$")
 _SPREAD = 0.1
 
 
+_VARIANCE = 0.5
+"""What a batch norm divides by: activations and gates let a signal fade from layer to layer."""
+
+
 def _fan_in(module: nn.Module, name: str, parameter: torch.Tensor) -> int:
     """How many products are summed into an output of a weight of two or more dimensions."""
     from torch import nn
@@ -88,6 +92,9 @@ def draw(model: nn.Module, seed: int) -> None:
                     if isinstance(module, nn.Embedding) and padding is not None:
                         parameter[padding].zero_()
                     continue
+                if name == "weight" and "Norm" in type(module).__name__ and bool(parameter.any()):
+                    parameter.fill_(1)  # some are initialised as if they were those of a linear layer
+                    unset = False
                 level = 0.0 if unset else float(parameter.flatten()[0])
                 if unset or bool(
                     (parameter == level).all()
@@ -101,4 +108,4 @@ def draw(model: nn.Module, seed: int) -> None:
             mean, var = getattr(module, "running_mean", None), getattr(module, "running_var", None)
             if isinstance(mean, torch.Tensor) and isinstance(var, torch.Tensor):
                 mean.copy_(normal(mean) * _SPREAD)
-                var.copy_(1 + normal(var).abs() * _SPREAD)
+                var.copy_(_VARIANCE * (1 + normal(var).abs() * _SPREAD))
