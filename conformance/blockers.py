@@ -18,9 +18,8 @@ from conformance import fingerprints
 from conformance.outcomes import FAILED, Outcome, Support
 from conformance.records import Record
 from conformance.support import operator
-from conformance.traced import Traced, subject_of
+from conformance.traced import MODEL_KINDS, Traced, subject_of
 
-MODEL_KINDS = frozenset({"model", "decode"})
 RIGHT = frozenset({Outcome.PASS, Outcome.BUDGET})
 BROKEN = FAILED - {Outcome.BUDGET, Outcome.INFRA}
 CAUSE = "cause: "

@@ -17,6 +17,9 @@ import msgspec
 from conformance import signatures
 from conformance.records import Record
 
+MODEL_KINDS = frozenset({"model", "decode"})
+"""Kinds of case whose subjects are models; what ops and parts of models call is not of interest here."""
+
 FILE = "traced.parquet"
 VARIABLE = "CONFORMANCE_TRACED"
 COMMAND = "conformance sweep models --backend trace --tier nightly --max-samples 1"
@@ -55,11 +58,11 @@ def subject_of(user: str) -> str:
 
 
 def collect(records: Iterable[Record]) -> list[Traced]:
-    """All calls of the records, each once. Raises `SignatureError` where what they say cannot be read."""
+    """All calls of the models among the records, each once. Raises `SignatureError` where what they say cannot be read."""
     users: dict[str, set[str]] = defaultdict(set)
     for record in records:
         who = user(record)
-        for text in signatures.unpack(record.traced):
+        for text in signatures.unpack(record.traced) if record.kind in MODEL_KINDS else ():
             users[text].add(who)
     return _numbered(users)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from conformance import blockers, store, traced, unlocking
-from conformance.blockers import MODEL_KINDS, Goal
+from conformance.blockers import Goal
 from conformance.commands.mistakes import needs
 from conformance.commands.runs import format_of
 from conformance.records import Manifest, Record
 from conformance.report import unlock as reports
 from conformance.report.table import render
 from conformance.reporting import FEW
+from conformance.traced import MODEL_KINDS
 
 WEIGHTS = "weights"  # key in what a suite says of itself: name or glob -> weight
 LARGEST_PLAN = 10  # ops

@@ -55,6 +55,12 @@ def test_files_say_what_was_written_and_merge(tmp_path: Path):
     assert both == traced.collect([record("x", *TEXTS[:3]), record("y", *TEXTS[1:5])])
 
 
+def test_calls_of_ops_and_of_parts_are_left_out():
+    case = Case("op", "relu", "float32", ShapeMode.STATIC, Direction.FORWARD)
+    of_op = Record.of(case, 0, suite="ops", backend="trace", outcome=Outcome.PASS, traced=signatures.pack(TEXTS[:2]))
+    assert traced.collect([of_op]) == []
+
+
 def run(root: Path, name: str, started: float, *records: Record) -> Path:
     path = root / name
     with store.RunWriter(path, "gw0") as writer:
