@@ -72,7 +72,10 @@ def conformance(team: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=team, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-SWEEP = ("sweep", "models", "--backend", "dynamo", "-n", "0", "--shape-mode", "static")
+SWEEP = (
+    *("sweep", "models", "--backend", "dynamo", "-n", "0"),
+    *("--shape-mode", "static", "--direction", "fwd", "--lane", "samples"),
+)
 
 
 def test_a_mistake_in_the_file_is_one_line_and_nothing_is_run(team):
