@@ -58,7 +58,7 @@ def subject_of(user: str) -> str:
 
 
 def collect(records: Iterable[Record]) -> list[Traced]:
-    """All calls of the models among the records, each once. Raises `SignatureError` where what they say cannot be read."""
+    """All calls of the models among the records, each once. Raises `SignatureError` where a record's cannot be read."""
     users: dict[str, set[str]] = defaultdict(set)
     for record in records:
         who = user(record)
