@@ -138,6 +138,21 @@ def show(
 
 
 @app.command()
+def traced(
+    places: Annotated[
+        list[str] | None, typer.Argument(help="Runs or files with traced calls; the newest run with some if absent.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="File to write all of them to.")] = None,
+    as_format: AsFormat = "plain",
+    everything: Everything = False,
+) -> None:
+    """Which ops models call, from runs of the backend trace; merges several into one file."""
+    from conformance.commands import traced
+
+    traced.show(places or [], output, as_format, everything)
+
+
+@app.command()
 def unlock(
     runs: Annotated[list[str], typer.Argument(help="Runs of one backend: of models, and of the op sweep.")],
     traced: Annotated[

@@ -133,3 +133,12 @@ def test_runs_that_have_neither_models_nor_calls(tmp_path, monkeypatch, capsys):
     run(tmp_path, "ops", call(SORT, Outcome.PASS))
     status, text = unlock("ops", capsys=capsys)
     assert (status, "no record of a model in ops" in text) == (2, True)
+
+
+def test_traced_calls_are_shown_and_merged(root, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["traced", "trace", "trace", "-o", str(tmp_path / "all.parquet")])
+    said = capsys.readouterr().out
+    assert ended.value.code in (0, None)
+    assert "2 calls of 2 ops by 2 models" in said
+    assert traced.read(tmp_path / "all.parquet") == traced.read(root / "trace" / traced.FILE)
