@@ -151,7 +151,7 @@ def _parameters(recipe: Recipe, cls: type[nn.Module]) -> int:
 
     try:
         with torch.device("meta"):
-            model = cls(recipes.config(recipe))
+            model = cls(recipes.fitting(recipes.config(recipe), cls))
     except Exception:
         return 0
     return sum(p.numel() for p in model.parameters())
@@ -209,7 +209,7 @@ def _with_inputs(subject: Subject, model: nn.Module, blank: Recipe, deadline: fl
             parameters=_forward_parameters(type(model)),
             main=(main,) if isinstance(main, str) else tuple(main),
         )
-    facts = Facts(getattr(model, "config", None) if blank.builder else recipes.config(blank))
+    facts = Facts(getattr(model, "config", None) or recipes.config(blank))
     context = repair.Context(facts, subject.parameters)
     first: BaseException | None = None
     deaf: tuple[Recipe, tuple[str, ...]] | None = None

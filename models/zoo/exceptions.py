@@ -78,6 +78,6 @@ def entry(model_type: str, task: str) -> Entry:
     if special is None:
         return general
     said = {f: getattr(special, f) for f in Entry.__struct_fields__ if getattr(special, f) != getattr(Entry(), f)}
-    for table in ("config", "base", "inputs"):
+    for table in ("config", "base"):
         said[table] = {**getattr(general, table), **said.get(table, {})}
     return msgspec.structs.replace(general, **said)

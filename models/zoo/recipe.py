@@ -75,6 +75,19 @@ def config(recipe: Recipe) -> Any:
     return CONFIG_MAPPING[recipe.model_type](**copy.deepcopy(recipe.config))
 
 
+def fitting(config: Any, cls: type[nn.Module]) -> Any:
+    """The config itself, or the part of it that a class is of: the text model of a composite takes the text config."""
+    from transformers import PreTrainedConfig
+
+    expected = getattr(cls, "config_class", None)
+    waiting = [config]
+    for candidate in waiting:  # grows while it is walked
+        if expected is None or isinstance(candidate, expected):
+            return candidate
+        waiting += [value for value in vars(candidate).values() if isinstance(value, PreTrainedConfig)]
+    return config
+
+
 def model_class(model_type: str, class_name: str) -> type[nn.Module]:
     """A class of transformers, also where its top level does not export it. Raises ImportError for a missing package
     and AttributeError where there is no such class."""
@@ -130,7 +143,8 @@ def build(recipe: Recipe, *, dtype: torch.dtype | None = None, seed: int = 0) ->
         if recipe.builder:
             model = builders.model(recipe.builder)(recipe)
         else:
-            model = model_class(recipe.model_type, recipe.class_name)(config(recipe))
+            cls = model_class(recipe.model_type, recipe.class_name)
+            model = cls(fitting(config(recipe), cls))
     weights.draw(model, seed)
     return model.eval()
 

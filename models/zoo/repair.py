@@ -276,9 +276,7 @@ def last_dimension(error: BaseException, specs: Inputs, context: Context) -> Inp
     message = str(error)
     found = re.search(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", message)
     if found is None:
-        found = re.search(r"input of size \[.*?(\d+)\].*", message) and re.search(
-            r"normalized_shape=\[(?P<want>\d+)\].*input of size ?\[.*?(?P<have>\d+)\]", message
-        )
+        found = re.search(r"normalized_shape=\[(?P<want>\d+)\].*input of size ?\[(?:\d+, )*(?P<have>\d+)\]", message)
         if found is None:
             return None
         return _replace_dim(specs, int(found["have"]), int(found["want"]), last_only=True)
