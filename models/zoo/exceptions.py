@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,8 @@ def entries() -> dict[str, Entry]:
     return parse(FILE.read_text(), FILE.name)
 
 
-def entry(model_type: str, task: str) -> Entry:
+def combined(found: Mapping[str, Entry], model_type: str, task: str) -> Entry:
     """What is said of a type, and on top of it what is said of one of its tasks; empty where nothing is."""
-    found = entries()
     general, special = found.get(model_type, Entry()), found.get(f"{model_type}/{task}")
     if special is None:
         return general
@@ -81,3 +81,8 @@ def entry(model_type: str, task: str) -> Entry:
     for table in ("config", "base"):
         said[table] = {**getattr(general, table), **said.get(table, {})}
     return msgspec.structs.replace(general, **said)
+
+
+def entry(model_type: str, task: str) -> Entry:
+    """What exceptions.toml says of a type and task. Raises BadExceptions."""
+    return combined(entries(), model_type, task)
