@@ -149,7 +149,8 @@ def _of_call(record: Record, goal: Goal) -> Iterator[tuple[str, Evidence]]:
     if record.outcome in BROKEN:
         yield canonical(record.subject), Evidence.CALL
     elif goal is Goal.DEVICE and record.outcome in RIGHT:
-        hosted = [canonical(name) for name, count in record.fallbacks.items() if count]
+        own = {canonical(record.subject)}  # which may be computed by its overload for `out=`
+        hosted = [_as_used(canonical(name), own) for name, count in record.fallbacks.items() if count]
         if not hosted and record.support is Support.FALLBACK:
             hosted = [canonical(record.subject)]
         for op in hosted:
@@ -189,11 +190,9 @@ def _of_record(
 
 
 def _explains(call: Record | None, record: Record) -> bool:
-    """Whether a call that fails alone is why the model fails: for the same cause, or both are refused."""
+    """Whether a call that fails alone is why the model fails: it fails for the same cause."""
     if call is None or call.outcome not in BROKEN:
         return False
-    if call.outcome is record.outcome is Outcome.UNSUPPORTED:
-        return True
     return fingerprints.split(call.fingerprint).cause == fingerprints.split(record.fingerprint).cause != ""
 
 

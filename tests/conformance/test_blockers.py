@@ -75,6 +75,9 @@ def test_what_no_op_explains_is_a_cause():
     assert blocking([record]) == {"m": {"cause: crash:SIGSEGV"}}
     same = alone(SORT, Outcome.CRASH, fingerprint="crash:SIGSEGV@run:aten.sort.stable")
     assert blocking([record, same], [SORT]) == {"m": {"aten::sort.stable"}}
+    refused = model("m", Outcome.UNSUPPORTED, fingerprint="E:no kernel@run:m")
+    call_refused = alone(SORT, Outcome.UNSUPPORTED, fingerprint="E:no dtype@lower:aten.sort.stable")
+    assert blocking([refused, call_refused], [SORT]) == {"m": {"aten::sort.stable", "cause: E:no kernel"}}
     other = alone(SORT, Outcome.WRONG, fingerprint="wrong:values@compare:aten.sort.stable")
     assert blocking([record, other], [SORT]) == {"m": {"aten::sort.stable", "cause: crash:SIGSEGV"}}
 
@@ -95,9 +98,8 @@ def test_calls_alone_tell_of_models_that_were_not_run():
 
 
 def test_the_op_that_fell_back_is_the_one_to_fix():
-    assert blocking([alone(SORT, fallbacks={"aten::sort.values_stable": 1})], [SORT], Goal.DEVICE) == {
-        "m": {"aten::sort.values_stable"}
-    }
+    hosted = alone(CUMSUM, fallbacks={"aten::cumsum.out": 1, "aten::clone": 1})
+    assert blocking([hosted], [CUMSUM], Goal.DEVICE) == {"m": {"aten::cumsum", "aten::clone"}}
 
 
 def test_what_the_op_sweep_left_to_the_host_alone_blocks_its_users():
