@@ -118,10 +118,16 @@ def _shrink(
             new = _instead_of_none(name, path, rung, tokens)
             if new is not None:
                 changed[name] = new
-        elif name in defaults or _TOKEN.fullmatch(name):
+        elif name in defaults or name in changed or _TOKEN.fullmatch(name):
             rule = rules.rule(name, path)
             listed = rule is not None and rule.scale is not None  # widths of stages do not follow from anything
-            always = listed or name in _IMAGE_SIZES or name.endswith("grid_pinpoints") or _TOKEN.fullmatch(name)
+            always = (
+                listed
+                or name in changed
+                or name in _IMAGE_SIZES
+                or name.endswith("grid_pinpoints")
+                or _TOKEN.fullmatch(name)
+            )
             if defaults.get(name) is None and not (rung.fill or always):
                 continue
             new = _special(name, path, value, values, rung, tokens)
