@@ -14,6 +14,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/histc.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
@@ -508,6 +509,18 @@ at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mas
   return HostView(record, 0).to_device(output);
 }
 
+// On accelerators histc takes whole numbers as well, which models count the tokens of an expert with. They are exact in
+// double up to 2^53.
+at::Tensor histc(const at::Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  static auto& record = record_of(find_op("aten::histc"));
+  count(record);
+  HostScope scope;
+  const auto host = as_cpu(self);
+  const bool whole = c10::isIntegralType(host.scalar_type(), false);
+  const auto counts = at::histc(whole ? host.to(c10::kDouble) : host, bins, min, max).to(host.scalar_type());
+  return HostView(record, 0).to_device(counts);
+}
+
 void convolution_overrideable(const OperatorHandle& /*op*/, Stack* stack) {
   static const auto convolution = find_op("aten::convolution");
   host_fallback(convolution, stack);
@@ -583,6 +596,7 @@ void register_native(torch::Library& m) {
   m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
   m.impl("native_dropout", TORCH_FN(native_dropout));
   m.impl("native_dropout_backward", TORCH_FN(native_dropout_backward));
+  m.impl("histc", TORCH_FN(histc));
   m.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
   m.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_overrideable>());

@@ -296,3 +296,18 @@ def test_inference_mode_and_forward_mode() -> None:
     assert primal.device.type == "spyre"
     batched = torch.func.vmap(lambda t: t.cumsum(0))(torch.ones(2, 3, device="spyre"))
     assert batched.cpu().tolist() == [[1, 2, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_whole_numbers_are_counted_as_on_accelerators(dtype: torch.dtype, compiled: bool) -> None:
+    """The CPU refuses them; models count the tokens of an expert so on every other device."""
+    experts = torch.tensor([0, 3, 3, 1, 7, 0, 3, 9]).to(dtype)
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        return torch.histc(x, bins=8, min=0, max=7)
+
+    torch._dynamo.reset()
+    got = (torch.compile(count) if compiled else count)(experts.to("spyre"))
+    assert got.dtype == dtype
+    assert got.cpu().tolist() == [2, 1, 0, 3, 0, 0, 0, 1]
