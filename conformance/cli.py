@@ -42,6 +42,9 @@ BackendOptions = Annotated[
 Device = Annotated[str | None, typer.Option("--device", help="Device of the backend, where it has a choice.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the inputs.")]
 Models = Annotated[list[str] | None, typer.Option("--models", help="TOML file of your own models.", metavar="FILE")]
+Traced = Annotated[
+    str | None, typer.Option("--traced", help="Run or file with traced calls; the newest run with some if absent.")
+]
 SampleId = Annotated[str, typer.Argument(help="Id of a sample, or of a case for its first one.", metavar="SAMPLE")]
 
 
@@ -155,9 +158,7 @@ def traced(
 @app.command()
 def unlock(
     runs: Annotated[list[str], typer.Argument(help="Runs of one backend: of models, and of the op sweep.")],
-    traced: Annotated[
-        str | None, typer.Option("--traced", help="Run or file with traced calls; else the newest run with some.")
-    ] = None,
+    traced: Traced = None,
     goal: Annotated[str, typer.Option(help="on-device (nothing left to the host) or runs.")] = "on-device",
     weights: Annotated[Path | None, typer.Option("--weights", help="TOML file: what models count.")] = None,
     shape_mode: Annotated[list[str] | None, typer.Option("--shape-mode", help="Of models: only this.")] = None,
@@ -192,6 +193,7 @@ def explain(
     device: Device = None,
     seed: Seed = 0,
     models: Models = None,
+    traced: Traced = None,
     seconds: Annotated[float, typer.Option(min=1.0, help="Time limit.")] = 300.0,
     as_format: AsFormat = "plain",
 ) -> None:
@@ -203,7 +205,11 @@ def explain(
 
     raise typer.Exit(
         again.explain(
-            sample, (backend, backend_import, backend_options, device), again.options(seed, models), seconds, as_format
+            sample,
+            (backend, backend_import, backend_options, device),
+            again.options(seed, models, traced),
+            seconds,
+            as_format,
         )
     )
 
@@ -218,6 +224,7 @@ def repro(
     device: Device = None,
     seed: Seed = 0,
     models: Models = None,
+    traced: Traced = None,
 ) -> None:
     """Write a script that shows a failure without this suite.
 
@@ -226,7 +233,7 @@ def repro(
     from conformance.commands import again
 
     chosen = (backend, backend_import, backend_options, device)
-    raise typer.Exit(again.repro(sample, chosen, again.options(seed, models), output))
+    raise typer.Exit(again.repro(sample, chosen, again.options(seed, models, traced), output))
 
 
 @app.command()

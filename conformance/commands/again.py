@@ -32,10 +32,13 @@ ENDS = {forked.End.CRASH: Outcome.CRASH, forked.End.TIMEOUT: Outcome.TIMEOUT}
 Work = Callable[["Backend", Any, "Case", "Sample"], Iterable[bytes]]
 
 
-def options(seed: int, models: Sequence[str] | None) -> Options:
-    """How samples are made: seed and files of `--models`. Raises `SettingsError` for a file that cannot be used."""
+def options(seed: int, models: Sequence[str] | None, traced: str | None = None) -> Options:
+    """How samples are made: seed, files of `--models`, run or file of `--traced`.
+
+    Raises `SettingsError` for a file that cannot be used."""
     try:
-        given = Options(seed=seed, models=tuple(map(settings.file, models or ())))
+        calls = settings.file_or_run(traced) if traced is not None else None
+        given = Options(seed=seed, models=tuple(map(settings.file, models or ())), traced=calls)
     except ValueError as error:
         raise settings.SettingsError(f"--models: {error}") from None
     if given.models:

@@ -34,14 +34,11 @@ Key = tuple[str, str, bool]
 
 
 def is_asked_for(options: Options) -> bool:
-    """Whether `--lane traced` is given, or a glob that matches it where there is a file to be read.
-
-    The lane is in no tier. Raises as `conformance.traced.locate`.
-    """
-    if LANE in options.lanes or options.traced:
-        return not options.lanes or any(fnmatch.fnmatchcase(LANE, glob) for glob in options.lanes)
+    """Whether `--lane traced` is given, or a glob that matches it where there is a file to read. It is in no tier."""
     if not any(fnmatch.fnmatchcase(LANE, glob) for glob in options.lanes):
         return False
+    if LANE in options.lanes or options.traced:
+        return True
     try:
         traced.locate(options.traced)
     except traced.TracedError:

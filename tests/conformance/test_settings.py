@@ -166,6 +166,16 @@ def test_a_failure_can_be_reproduced_with_the_same_backend_and_seed():
     )
 
 
+def test_traced_calls_are_those_of_a_file_or_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.parquet").touch()
+    assert made("--traced", "t.parquet").options.traced == str(tmp_path / "t.parquet")
+    found = made("--traced", "20260101")
+    assert found.options.traced == "20260101"
+    assert "--traced 20260101" in settings.repro_flags(found)
+    assert [alone.traced for _, _, alone in settings.restrictions(made("--traced", "x", "--op", "y").options)] == ["x"]
+
+
 def test_files_of_models_travel_as_absolute_paths(tmp_path, monkeypatch):
     (tmp_path / "a,b.toml").write_text("")
     monkeypatch.chdir(tmp_path)
