@@ -99,7 +99,7 @@ def derived(model_type: str, task: str) -> Outcome:
             return msgspec.json.encode(Outcome(reason=str(error)))
 
     try:
-        return msgspec.json.decode(forked.call(work, seconds=2 * SECONDS), type=Outcome)
+        return msgspec.json.decode(forked.call(work, seconds=8 * SECONDS), type=Outcome)
     except forked.Died as error:
         return Outcome(reason=f"the search {error}")
 
