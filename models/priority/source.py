@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,6 +13,10 @@ from conformance.cases import NotBuildable, Options, Tier
 from models.priority import entries
 from models.sources import Listed
 from models.subjects import Subject
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 PREFIX = "priority/"
 DECODES = "causal-lm"
@@ -43,5 +48,32 @@ def subject(name: str, options: Options) -> Subject:
         cache = next((each for each in entries.CACHES if each in parameters), None)
         recipe = msgspec.structs.replace(recipe, cache_argument=cache)
     made = zoo_subjects.of_recipe(name, recipe)
-    notes = f"{entry.of}, cut"
-    return dataclasses.replace(made, sizes=entries.shapes()[entry.shapes].all_sizes(), notes=notes)
+
+    def build(dtype: torch.dtype, seed: int, training: bool) -> nn.Module:
+        return with_small_tied_embeddings(made.build(dtype, seed, training))
+
+    sizes = entries.shapes()[entry.shapes].all_sizes()
+    return dataclasses.replace(made, build=build, sizes=sizes, notes=f"{entry.of}, cut")
+
+
+def with_small_tied_embeddings(model: Any) -> nn.Module:
+    """The model, its embeddings divided by the root of their width where they are the output projection as well.
+
+    A standard deviation of 1 would give logits of some tens then, and one token all the probability, most often the
+    one that is read: no error of a probability could be seen, and greedy decoding would copy. Other embeddings of that
+    width, of positions say, are added to those of tokens and stay as large as they.
+    """
+    import torch
+    from torch import nn
+
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    if output is None or output.weight is not model.get_input_embeddings().weight:
+        return model
+    width = output.weight.shape[-1]
+    seen: set[int] = set()
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) and module.embedding_dim == width and id(module.weight) not in seen:
+                seen.add(id(module.weight))
+                module.weight.mul_(width**-0.5)
+    return model

@@ -50,3 +50,14 @@ def test_an_architecture_that_transformers_lacks_cannot_be_built(monkeypatch):
     monkeypatch.setattr(entries, "entries", lambda: {"new": entry})
     with pytest.raises(NotBuildable, match="no_such_type"):
         source.subject("priority/new", Options())
+
+
+@pytest.mark.parametrize("name", ["granite-3.3-8b", "qwen3-0.6b", "gemma-3-1b", "bert-base", "bart-base"])
+def test_no_token_has_all_the_probability(name):
+    """Tied embeddings as large as others would give the next token away, and hide what an error does to the rest."""
+    subject = sources.subject(f"priority/{name}", Options())
+    model = subject.build(torch.float32, 0, False)
+    with torch.no_grad():
+        logits = model(**subject.inputs(torch.float32, 0, 1, 65))["logits"]
+    assert 0.05 < float(logits.std()) < 10
+    assert float(logits.softmax(-1).amax(-1).median()) < 0.99
