@@ -42,7 +42,7 @@ OPTIONS = (
     Option("traced", "RUN", "calls of the lane `traced`: a run of the backend trace, or a file (default: newest run)"),
     Option("seed", "N", "seed of all inputs (default 0)"),
     Option("max-samples", "N", "at most so many samples a case (default: what the tier says)"),
-    Option("sample-timeout", "SECONDS", "time limit of a sample (default 120)"),
+    Option("sample-timeout", "SECONDS", "time limit of a sample (default 120, of a model 600)"),
     Option("memory-limit", "SIZE", "memory that a sample may take, e.g. 512M (default 2G); 0: no limit"),
     Option("expectations", "FILE", "expected failures (default: BACKEND.toml of the suite)", path=True),
     Option("run-dir", "DIR", "where results go (default runs/TIME-BACKEND-TIER)", path=True),

@@ -17,6 +17,7 @@ class DecodeSuite:
     name = "decode"
     kind = "decode"
     expectations_dir = Path(__file__).with_name("expectations")
+    sample_timeout = 600.0
 
     def cases(self, options: Options) -> Iterable[Case]:
         """A case for each cache, by subject."""

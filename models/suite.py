@@ -44,6 +44,7 @@ class ModelSuite:
     name = "models"
     kind = "model"
     expectations_dir = Path(__file__).with_name("expectations")
+    sample_timeout = 600.0
 
     def cases(self, options: Options) -> Iterable[Case]:
         """All cases that `options` selects, by subject in alphabetical order."""

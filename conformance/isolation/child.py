@@ -136,6 +136,7 @@ class Zygote:
                 excluded=dict(suite.excluded(request.options)),
                 facts=dict(suite.manifest(request.options)) if hasattr(suite, "manifest") else {},
                 expectations_dir=str(getattr(suite, "expectations_dir", "") or ""),
+                seconds=getattr(suite, "sample_timeout", None),
             )
         except suites.SuiteNotFound as error:
             return wire.Failed(str(error))

@@ -55,7 +55,7 @@ class CannotStart(Exception):
 class Limits(msgspec.Struct, frozen=True):
     """What a sample may take. 0: no limit on memory."""
 
-    seconds: float = DEFAULT_TIME_LIMIT
+    seconds: float | None = None  # None: what the suite says, or the default
     memory: int = DEFAULT_MEMORY_LIMIT  # bytes above the zygote's own
 
 
@@ -98,6 +98,7 @@ class Supervisor:
         self.plan = plan
         self.options = options
         self.limits = limits or Limits()
+        self._seconds = DEFAULT_TIME_LIMIT  # of a sample of the case in hand
         self.worker = worker
         self.hello: wire.Hello | None = None
         self.restarts = 0  # of the zygote
@@ -283,6 +284,7 @@ class Supervisor:
         Raises `CannotStart` when the zygote died and cannot be started again.
         """
         records: list[Record] = []
+        self._seconds = self.limits.seconds or self.cases(suite).seconds or DEFAULT_TIME_LIMIT
         progress = Progress(suite, case, skip)
         failed = 0
         while not progress.done:
@@ -297,7 +299,7 @@ class Supervisor:
                 self._restart()
                 continue
             runner.ready = False
-            request = wire.RunCase(suite, case, progress.index, tuple(skip), self.options, self.limits.seconds)
+            request = wire.RunCase(suite, case, progress.index, tuple(skip), self.options, self._seconds)
             with contextlib.suppress(OSError):
                 runner.channel.send(request)
             killed, detail = self._follow(runner, progress, writer, records)
@@ -316,7 +318,7 @@ class Supervisor:
         runner = self._runner
         if runner is not None:
             grown = runner.rss() - runner.base_rss
-            if runner.cases < RECYCLE_CASES and grown < RECYCLE_RSS and self._await_ready(runner, self.limits.seconds):
+            if runner.cases < RECYCLE_CASES and grown < RECYCLE_RSS and self._await_ready(runner, self._seconds):
                 return runner
             self._drop_runner()
         if self._zygote is None:
@@ -369,7 +371,7 @@ class Supervisor:
         self, runner: Runner, progress: Progress, writer: Writer, records: list[Record]
     ) -> tuple[Killed | None, str]:
         """Follow a runner to the end of the case or its own; returns whether and why we killed it."""
-        deadline = time.monotonic() + self.limits.seconds
+        deadline = time.monotonic() + self._seconds
         look = time.monotonic() + POLL
         while True:
             ended = runner.has_ended()  # asked before reading, so that all it wrote is read
@@ -398,7 +400,7 @@ class Supervisor:
                         if _may_leave_damage(record):
                             runner.spent = True
                             return None, ""
-                        deadline = time.monotonic() + self.limits.seconds
+                        deadline = time.monotonic() + self._seconds
                     case wire.CaseDone():
                         # One that ended early could not rebuild what it had built before.
                         progress.finish(max(message.samples, len(records) + len(progress.skip)))
@@ -470,7 +472,7 @@ class Supervisor:
             status=status,
             killed=killed,
             output=self._output.tail(),
-            time_limit=self.limits.seconds,
+            time_limit=self._seconds,
             memory_limit=self.limits.memory,
             base_rss=runner.base_rss,
             max_rss=max_rss,

@@ -71,6 +71,7 @@ class CaseList(Message):
     excluded: dict[str, int]
     facts: dict[str, Any]  # for the manifest
     expectations_dir: str  # "" where it has none
+    seconds: float | None = None  # limit of a sample where the user sets none
 
 
 class Failed(Message):
