@@ -74,7 +74,10 @@ def diagnose(records: Iterable[Record], calls: Iterable[Traced], goal: Goal) -> 
     for record in records:
         if record.kind in MODEL_KINDS and record.outcome not in (Outcome.SKIPPED, Outcome.INFRA):
             of_models[record.subject].append(record)
-    blocked_calls = _blocked_calls(records, calls, goal)
+    there = {model: own for model, own in of_models.items() if all(_reached(record, goal) for record in own)}
+    refuted = {f"{record.kind}:{model}:{record.direction}" for model, own in there.items() for record in own}
+    # A call that a model makes and gets right does not block, however it fails when it is written out alone.
+    blocked_calls = _blocked_calls(records, [call for call in calls if not refuted & set(call.users)], goal)
     uses: dict[str, set[str]] = defaultdict(set)
     for call in calls:
         for model in call.models:
@@ -83,7 +86,7 @@ def diagnose(records: Iterable[Record], calls: Iterable[Traced], goal: Goal) -> 
     diagnosis = Diagnosis()
     for model in sorted(swept | set(blocked_calls if swept else uses)):
         own = of_models.get(model, [])
-        if own and all(_reached(record, goal) for record in own):
+        if model in there:
             diagnosis.unlocked.add(model)
             continue
         failing = {(record.kind, record.direction) for record in own if not _reached(record, goal)}

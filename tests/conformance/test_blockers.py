@@ -63,6 +63,14 @@ def test_the_op_that_the_failure_names_blocks_and_those_of_its_calls_too():
     assert found.evidence == {"m": {"aten::sort.stable": {Evidence.NAMED}, "aten::cumsum": {Evidence.CALL}}}
 
 
+def test_a_call_that_another_model_gets_right_does_not_block():
+    shared = call("aten.sort.stable", "model:m:fwd", "model:other:fwd")
+    failing = [model("m", Outcome.ERROR, fingerprint="E:boom@run:m"), alone(shared, Outcome.ERROR)]
+    assert blocking(failing, [shared])["m"] == {"aten::sort.stable", "cause: E:boom"}
+    assert blocking([*failing, model("other")], [shared]) == {"m": {"cause: E:boom"}}
+    assert "aten::sort.stable" in blocking([*failing, model("other", direction=BWD)], [shared])["m"]
+
+
 def test_calls_of_another_direction_do_not_block():
     records = [model("m"), model("m", Outcome.ERROR, BWD, message="boom"), alone(SORT, Outcome.ERROR)]
     assert blocking([*records, alone(ONLY_BACK, Outcome.ERROR)], [SORT, ONLY_BACK]) == {
