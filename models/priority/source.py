@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PREFIX = "priority/"
 DECODES = "causal-lm"
+WRITES = frozenset({DECODES, "masked-lm", "seq2seq-lm", "speech-seq2seq", "image-text-to-text", "multimodal-lm"})
+"""Tasks whose logits are of tokens."""
 
 
 def listed(options: Options) -> Iterator[Listed]:
@@ -33,7 +35,7 @@ def subject(name: str, options: Options) -> Subject:
     `ValueError` where there is no such model."""
     import transformers
 
-    from models import zoo_subjects
+    from models import measures, zoo_subjects
     from models.zoo import recipe as recipes
 
     entry = entries.entries().get(name.removeprefix(PREFIX))
@@ -53,7 +55,8 @@ def subject(name: str, options: Options) -> Subject:
         return with_small_tied_embeddings(made.build(dtype, seed, training))
 
     sizes = entries.shapes()[entry.shapes].all_sizes()
-    return dataclasses.replace(made, build=build, sizes=sizes, notes=f"{entry.of}, cut")
+    measure = measures.of_forward if entry.task in WRITES else None
+    return dataclasses.replace(made, build=build, sizes=sizes, measure=measure, notes=f"{entry.of}, cut")
 
 
 def with_small_tied_embeddings(model: Any) -> nn.Module:

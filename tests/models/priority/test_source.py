@@ -61,3 +61,10 @@ def test_no_token_has_all_the_probability(name):
         logits = model(**subject.inputs(torch.float32, 0, 1, 65))["logits"]
     assert 0.05 < float(logits.std()) < 10
     assert float(logits.softmax(-1).amax(-1).median()) < 0.99
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"), [("whisper-tiny", True), ("granite-vision-3.3-2b", True), ("vit-base", False)]
+)
+def test_what_writes_is_measured_by_its_tokens(name, measured):
+    assert (sources.subject(f"priority/{name}", Options()).measure is not None) is measured
