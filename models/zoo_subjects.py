@@ -107,12 +107,16 @@ for p in model.parameters():
 
 
 def by_eager_experts(module: nn.Module) -> nn.Module | None:
-    """A copy that multiplies one expert after the other: the grouped product has no float64. None without experts."""
-    if not any(name.endswith("experts") for name, _ in module.named_modules()):
+    """A copy that multiplies one expert after the other: the grouped product has no float64. None without experts.
+
+    For a model or a part of one, which has no method for it: the choice is in the config that they share.
+    """
+    if not any(type(part).__name__.endswith("Experts") for part in module.modules()):
         return None
-    made: Any = copy.deepcopy(module)
-    if hasattr(made, "set_experts_implementation"):
-        made.set_experts_implementation("eager")
+    made = copy.deepcopy(module)
+    for config in (getattr(part, "config", None) for part in made.modules()):
+        if hasattr(config, "_experts_implementation"):
+            config._experts_implementation = "eager"
     return made
 
 
