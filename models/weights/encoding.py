@@ -73,17 +73,23 @@ def embed(model: Callable[..., Any], *, attention_mask: Tensor, **inputs: Any) -
 
 
 def measure(got: Any, same: Any, exact: Any) -> Mapping[str, float]:
-    """Figures of what `embed` returned: the smallest cosine of an embedding with the CPU's in the same dtype and with
-    the float64 one, and the largest difference of a similarity from the CPU's."""
+    """Figures of what `embed` returned: the smallest cosine of an embedding with the CPU's in the same dtype, how far
+    from 1 it is, and from that with the float64 one; and the largest difference of a similarity from the CPU's."""
+    smallest = _smallest_cosine(got, same)
     made = {
-        "cosine_min": measures.cosines(got["embeddings"], same["embeddings"]).min().item(),
+        "cosine_min": smallest,
+        "cosine_distance_max": 1.0 - smallest,
         "similarity_difference_max": (got["ranking"].similarities - same["ranking"].similarities).abs().max().item(),
         "nearest_agreement": _nearest_agreement(got["ranking"], same["ranking"]),
     }
     if exact is not None:
-        made["cosine_exact_min"] = measures.cosines(got["embeddings"], exact["embeddings"]).min().item()
-        made["cpu_cosine_exact_min"] = measures.cosines(same["embeddings"], exact["embeddings"]).min().item()
+        made["exact_cosine_distance_max"] = 1.0 - _smallest_cosine(got, exact)
+        made["cpu_exact_cosine_distance_max"] = 1.0 - _smallest_cosine(same, exact)
     return made
+
+
+def _smallest_cosine(got: Any, expected: Any) -> float:
+    return measures.cosines(got["embeddings"], expected["embeddings"]).min().item()
 
 
 def _nearest_agreement(got: Ranking, same: Ranking) -> float:

@@ -73,4 +73,6 @@ def test_figures_of_embeddings():
     made = encoding.measure(got, same, None)
     assert made["cosine_min"] == pytest.approx(0.8)
     assert made["similarity_difference_max"] == pytest.approx(0.6)
-    assert set(encoding.measure(got, same, same)) - set(made) == {"cosine_exact_min", "cpu_cosine_exact_min"}
+    assert made["cosine_distance_max"] == pytest.approx(0.2)
+    exactly = set(encoding.measure(got, same, same)) - set(made)
+    assert exactly == {"exact_cosine_distance_max", "cpu_exact_cosine_distance_max"}
