@@ -149,7 +149,7 @@ def _sample(
         args=(),
         kwargs=inputs,
         numerics=NumericalClass.COMPOSITE,
-        digest=digests.of_calls(f"{case.subject}\0{_code(type(module))}", [state, *(((), each) for each in replays)]),
+        digest=digests.of_calls(f"{case.subject}\0{_code(module)}", [state, *(((), each) for each in replays)]),
         source=expression or type(module).__name__,
         setup=f"{statements}\n{drives.PLAIN}" if statements else "",
         drive_source=drives.SOURCES.get(plan.drive, "") if expression else "",
@@ -164,11 +164,10 @@ def _sample(
     )
 
 
-@functools.lru_cache(maxsize=1024)
-def _code(kind: type) -> str:
-    """A hash of the file that defines a class: a model whose code has changed is another test."""
+def _code(module: nn.Module) -> str:
+    """A hash of the file that defines a module's class: a model whose code has changed is another test."""
     try:
-        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
+        return hashlib.sha256(Path(inspect.getfile(type(module))).read_bytes()).hexdigest()
     except (TypeError, OSError):  # made in no file
         return ""
 

@@ -114,7 +114,8 @@ def by_eager_experts(module: nn.Module) -> nn.Module | None:
     if not any(type(part).__name__.endswith("Experts") for part in module.modules()):
         return None
     made = copy.deepcopy(module)
-    for config in (getattr(part, "config", None) for part in made.modules()):
+    for part in made.modules():
+        config: Any = getattr(part, "config", None)
         if hasattr(config, "_experts_implementation"):
             config._experts_implementation = "eager"
     return made
