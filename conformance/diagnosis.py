@@ -50,7 +50,7 @@ def setting_of(backend: Backend, case: Case, sample: Sample) -> Setting:
         sample=case.sample_id(sample.index),
         backend=backend.name,
         imports=backend.imports,
-        compiled=backend.compile_source.format(dynamic=case.shape_mode.dynamic),
+        compiled=_compile_source(backend, case, sample),
         device=backend.device,
         fn=sample.source,
         setup=sample.setup,
@@ -60,6 +60,11 @@ def setting_of(backend: Backend, case: Case, sample: Sample) -> Setting:
         calls=source.calls,
         backward=backward,
     )
+
+
+def _compile_source(backend: Backend, case: Case, sample: Sample) -> str:
+    source = backend.compile_source.format(dynamic=case.shape_mode.dynamic)
+    return source.replace("torch.compile(fn,", "torch.compile(fn, fullgraph=True,", 1) if sample.fullgraph else source
 
 
 def failure_of(backend: Backend, case: Case, sample: Sample) -> Failure:

@@ -58,6 +58,11 @@ def test_a_script_without_this_package_shows_it(broken, tmp_path):
     assert subprocess.run([sys.executable, script], capture_output=True, cwd=tmp_path).returncode == 0
 
 
+def test_a_script_for_one_graph_asks_for_one(broken):
+    case, sample = first_sample(ModelSuite(), VIT.replace("samples", "fullgraph"))
+    assert "torch.compile(fn, fullgraph=True, backend=" in diagnosis.setting_of(broken, case, sample).compiled
+
+
 def test_a_decode_loop_has_no_script_of_its_own(broken):
     case, sample = first_sample(DecodeSuite(), "decode:llama.causal-lm:float32:automatic:fwd:dynamic-cache")
     with pytest.raises(repro.CannotRepro, match="more than a call of the model"):
