@@ -15,7 +15,28 @@ if TYPE_CHECKING:
 ModelBuilder = Callable[["Recipe"], "nn.Module"]
 ArgumentBuilder = Callable[["Recipe", int, int, "torch.Generator", "torch.dtype"], Any]
 
-ARGUMENTS: dict[str, ArgumentBuilder] = {}
+
+def _shared_kv_states(
+    recipe: Recipe, batch: int, length: int, generator: torch.Generator, dtype: torch.dtype
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values of the last layer of each kind of attention, as the model gives them that is assisted."""
+    import torch
+
+    from models.zoo import recipe as recipes
+
+    text = recipes.config(recipe).get_text_config()
+    states = {}
+    for index, kind in enumerate(text.layer_types):
+        layer = text.per_layer_config[index]
+        shape = (batch, layer.num_key_value_heads, length, layer.head_dim)
+        states[kind] = (
+            torch.randn(shape, generator=generator).to(dtype),
+            torch.randn(shape, generator=generator).to(dtype),
+        )
+    return states
+
+
+ARGUMENTS: dict[str, ArgumentBuilder] = {"shared_kv_states": _shared_kv_states}
 
 
 def _whole(recipe: Recipe) -> nn.Module:
