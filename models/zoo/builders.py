@@ -36,7 +36,16 @@ def _shared_kv_states(
     return states
 
 
-ARGUMENTS: dict[str, ArgumentBuilder] = {"shared_kv_states": _shared_kv_states}
+def _pooled_patches(
+    recipe: Recipe, batch: int, length: int, generator: torch.Generator, dtype: torch.dtype
+) -> torch.Tensor:
+    """Which patches, counted through the whole batch, each token of an image is made of: two by two of four by four."""
+    import torch
+
+    return torch.arange(16 * batch).view(batch, 2, 2, 2, 2).transpose(2, 3).reshape(4 * batch, 4)
+
+
+ARGUMENTS: dict[str, ArgumentBuilder] = {"shared_kv_states": _shared_kv_states, "pooled_patches": _pooled_patches}
 
 
 def _whole(recipe: Recipe) -> nn.Module:
