@@ -242,6 +242,7 @@ MODALITIES: Mapping[str, str] = {
     "pixel_values_videos": "video",
     "input_features": "audio",
     "audio_input_features": "audio",
+    "audio_input_ids": "audio",
     "audio_mel": "audio",
     "input_values": "audio",
     "audio_values": "audio",
