@@ -67,11 +67,26 @@ def _method(name: str, recipe: Recipe) -> nn.Module:
     return model
 
 
-_KINDS: dict[str, Callable[[str, Recipe], nn.Module]] = {"part": _part, "method": _method}
+def _forgetful(names: str, recipe: Recipe) -> nn.Module:
+    """The whole, with caches that keep nothing: what it returns must not depend on what it was called with before."""
+    model = _whole(recipe)
+    for name in names.split(","):
+        cache = getattr(model, name)
+        cls = type(cache)
+        cache.__class__ = type(cls.__name__, (cls,), {"put": _keep_nothing, "__module__": cls.__module__})
+    return model
+
+
+def _keep_nothing(cache: Any, key: Any, value: Any) -> None:
+    pass
+
+
+_KINDS: dict[str, Callable[[str, Recipe], nn.Module]] = {"part": _part, "method": _method, "forgetful": _forgetful}
 
 
 def model(name: str) -> ModelBuilder:
-    """The function that makes a model: `part:PATH` is a submodule, `method:NAME` has a method as its forward.
+    """The function that makes a model: `part:PATH` is a submodule, `method:NAME` has a method as its forward,
+    `forgetful:NAME,...` has caches of these names that keep nothing.
 
     Raises KeyError naming it where there is none.
     """
