@@ -70,6 +70,7 @@ def size(dim: Dim, batch: int, length: int) -> int:
 
 def config(recipe: Recipe) -> Any:
     """The transformers config of a recipe."""
+    packages.prepare()  # the modules of some configs import those of images
     from transformers import CONFIG_MAPPING
 
     return CONFIG_MAPPING[recipe.model_type](**copy.deepcopy(recipe.config))
