@@ -15,6 +15,8 @@ RIGHT = frozenset({Outcome.PASS, Outcome.BUDGET})
 """Outcomes of right answers; `budget` is one with more breaks or recompiles than allowed."""
 
 
+LONGEST_DETAIL = 80  # characters: the name of an op or of a method, but no more
+
 WORST_FIRST = (
     Change.REGRESSED,
     Change.CHANGED_FAILURE,
@@ -80,8 +82,9 @@ def break_table(records: Iterable[Record], limit: int | None = None) -> Table:
     counts: Counter[tuple[str, str]] = Counter()
     for record in of_models(records):
         for item in record.breaks:
-            subjects[item.reason, item.place].add(record.subject)
-            counts[item.reason, item.place] += item.count
+            key = _kind(item.reason), item.place
+            subjects[key].add(record.subject)
+            counts[key] += item.count
     return _listed("Graph breaks by reason", "reason", subjects, counts, limit)
 
 
@@ -112,6 +115,12 @@ def _listed(
     left = len(ordered) - len(rows)
     notes = [f"{left} more; `conformance summary RUN --all` lists them."] if left else []
     return Table(title, (name, "place", "models", "times", "example"), rows, notes)
+
+
+def _kind(reason: str) -> str:
+    """A reason without what it was about, where that is a dump of objects: each model would have its own."""
+    first, _, detail = reason.partition(" (")
+    return reason if len(detail) <= LONGEST_DETAIL else first
 
 
 def _short(text: str) -> str:

@@ -48,6 +48,12 @@ def test_breaks_are_counted_by_models_and_times():
     assert row == ("Unsupported Tensor.item()", "transformers/x.py:7", 2, 6, "a")
 
 
+def test_dumps_of_objects_do_not_divide_a_reason():
+    dumps = [GraphBreak(f"Unsupported context manager (on {'x' * 100}{n})", "f.py:1") for n in range(2)]
+    (row,) = models.break_table([record("a", breaks=dumps[:1]), record("b", breaks=dumps[1:])]).rows
+    assert row[:3] == ("Unsupported context manager", "f.py:1", 2)
+
+
 def test_only_recompiles_beyond_the_budget_are_listed_without_their_comment():
     guard = Recompile("L['x'].size()[0] == 16      # if x.shape[0] % 16:  # transformers/y.py:3 in f", "f.py:1")
     records = [record("a", recompiles=[guard]), record("b", Outcome.BUDGET, recompiles=[guard])]
