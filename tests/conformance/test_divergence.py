@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -82,6 +84,17 @@ def test_the_smallest_part_and_its_op_are_named(op, by, path, kind):
     assert found.message
 
 
+def test_a_model_that_returns_an_object_of_its_own_is_taken_apart_too():
+    class Cached(Model):
+        def forward(self, x):
+            return {"logits": super().forward(x), "cache": object()}
+
+    sample = dataclasses.replace(SAMPLE, fn=Cached())
+    found = divergence.locate(Breaks("aten::gelu", lambda out: out * 1.01), CASE, sample)
+    assert found is not None
+    assert found.op == "aten::gelu"
+
+
 def test_what_is_right_has_no_culprit():
     assert divergence.locate(EagerBackend(), CASE, SAMPLE) is None
 
@@ -90,9 +103,7 @@ def test_a_failure_at_other_sizes_is_looked_for_there():
     def at_batch_three(out):
         return out * 2 if out.shape[0] == 3 else out
 
-    from dataclasses import replace
-
-    sample = replace(SAMPLE, replays=(((torch.ones(3, 4),), {}),))
+    sample = dataclasses.replace(SAMPLE, replays=(((torch.ones(3, 4),), {}),))
     assert divergence.locate(Breaks("aten::gelu", at_batch_three), CASE, sample) is None
     found = divergence.locate(Breaks("aten::gelu", at_batch_three), CASE, sample, call=1)
     assert found is not None
