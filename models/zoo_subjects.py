@@ -39,7 +39,8 @@ def listed(options: Options) -> Iterator[Listed]:
         for task in tasks:
             name = f"{model_type}.{task}"
             tier = Tier.SMOKE if name in smoke else Tier.PR if name in pr else Tier.NIGHTLY
-            yield Listed(name, tier, task == DECODES, Tier.SMOKE if name in decode else tier)
+            decode_tier = Tier.SMOKE if name in decode else Tier.NIGHTLY if tier is Tier.NIGHTLY else Tier.PR
+            yield Listed(name, tier, task == DECODES, decode_tier)
 
 
 def subject(name: str, options: Options) -> Subject:

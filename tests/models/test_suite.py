@@ -92,6 +92,7 @@ def test_causal_lms_decode_with_both_caches():
         "decode:llama.causal-lm:float32:automatic:fwd:static-cache",
     ]
     assert named(suite=DecodeSuite, subjects=("vit.*",)) == []
+    assert {case.split(":")[1] for case in named(Tier.SMOKE, DecodeSuite)} == set(sources.tiers()["smoke_decode"])
     assert named(suite=DecodeSuite, shape_modes=(ShapeMode.STATIC,)) == []
     assert len(named(suite=DecodeSuite)) > 2 * 140
 
