@@ -86,6 +86,13 @@ def test_what_costs_another_compilation_is_run_in_the_tiers_above_a_models_own(s
         assert ("fullgraph" in lanes) == (least is not None and sources.at_most(least, tier))
 
 
+def test_a_sample_that_only_a_named_model_has_is_found_again():
+    from conformance import rerun
+
+    case = Case.parse("model:afmoe.causal-lm:float32:dynamic:fwd:samples")[0]
+    assert rerun.sample_of(ModelSuite(), case, 1, Options()).index == 1
+
+
 def test_causal_lms_decode_with_both_caches():
     assert named(Tier.PR, DecodeSuite, subjects=("llama.causal-lm",)) == [
         "decode:llama.causal-lm:float32:automatic:fwd:dynamic-cache",
