@@ -12,8 +12,12 @@ from pathlib import Path
 import msgspec
 
 from conformance.cases import NotBuildable, Options
+from conformance.isolation import forked
 from models import sources
 from models.zoo import catalogue as recipes
+
+SECONDS = 200.0
+"""For the blocks of one architecture: more than the search for its recipe may take."""
 
 
 class Home(msgspec.Struct, frozen=True):
@@ -37,7 +41,11 @@ def _of(subject: str, options: Options) -> dict[str, str]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except (FileNotFoundError, msgspec.DecodeError):
-        made = _find(subject, options)
+        # In a child: cases are being collected, and a model that raises, crashes or hangs costs its own blocks only.
+        report = forked.run(lambda: [msgspec.json.encode(_find(subject, options))], SECONDS)
+        if not report.lines:
+            return {}  # and looked for again next time
+        made = msgspec.json.decode(report.lines[0], type=dict[str, str])
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as scratch:
         scratch.write(msgspec.json.encode(made))
