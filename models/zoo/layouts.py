@@ -297,12 +297,19 @@ def _of_fixed_length(spec: InputSpec) -> InputSpec:
     return msgspec.structs.replace(spec, shape=tuple(dims))
 
 
+CHOICES = 4
+"""Answers to choose from in a multiple-choice task."""
+
+
 def for_task(specs: Inputs, task: str) -> Inputs:
-    """Inputs as a task wants them: choices come as one more dimension of the text."""
+    """Inputs as a task wants them: choices come as one more dimension of the text.
+
+    There are as many as the batches of no sample: a compiler that takes equal sizes for one symbol (Dynamo's duck
+    sizing) would have to compile again for a batch of another size."""
     if task != "multiple-choice":
         return specs
     return {
-        name: msgspec.structs.replace(spec, shape=(spec.shape[0], 2, *spec.shape[1:]))
+        name: msgspec.structs.replace(spec, shape=(spec.shape[0], CHOICES, *spec.shape[1:]))
         if spec.shape[1:2] == ("length",)
         else spec
         for name, spec in specs.items()

@@ -60,6 +60,23 @@ def _is_weight_norm(module: nn.Module) -> bool:
     return {name for name, _ in module.named_parameters(recurse=False)} == {"original0", "original1"}
 
 
+def _make_tied_embeddings_small(model: nn.Module) -> None:
+    """Divides embeddings by the root of their width where they are the output projection as well.
+
+    A standard deviation of 1 would give logits of some tens then, and one token all the probability, most often the
+    one that is read: no error of a probability could be seen, and greedy decoding would copy. Other embeddings of that
+    width, of positions say, are added to those of tokens and shrink with them.
+    """
+    from torch import nn
+
+    read = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    tied = {module.embedding_dim for module in embeddings if id(module.weight) in read}
+    small = {id(module.weight): module.weight for module in embeddings if module.embedding_dim in tied}
+    for weight in small.values():
+        weight.mul_(weight.shape[-1] ** -0.5)
+
+
 def draw(model: nn.Module, seed: int) -> None:
     """Replaces the parameters of a model, and the statistics of its batch norms, in place; seeded."""
     import torch
@@ -109,3 +126,4 @@ def draw(model: nn.Module, seed: int) -> None:
             if isinstance(mean, torch.Tensor) and isinstance(var, torch.Tensor):
                 mean.copy_(normal(mean) * _SPREAD)
                 var.copy_(_VARIANCE * (1 + normal(var).abs() * _SPREAD))
+        _make_tied_embeddings_small(model)
