@@ -31,6 +31,7 @@ class Plan:
     """One sample: the sizes that are called after the first, and how."""
 
     index: int
+    batch: int
     batches: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
     drive: Callable[..., Any] = drives.forward
@@ -48,33 +49,38 @@ def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
     module = subject.build(dtype, seed, case.direction is Direction.BACKWARD)
     exact = subject.exact(module)
 
-    def inputs(batch: int = subject.sizes.batch, length: int = subject.sizes.length) -> dict[str, Any]:
+    def inputs(batch: int, length: int = subject.sizes.length) -> dict[str, Any]:
         return subject.inputs(dtype, seed, batch, fitting(subject, length))
 
     for plan in _plans(case, subject):
-        replays = [inputs(length=n) for n in plan.lengths] + [inputs(batch=n) for n in plan.batches]
-        yield _sample(case, subject, module, exact, inputs(), replays, plan)
+        replays = [inputs(plan.batch, n) for n in plan.lengths] + [inputs(n) for n in plan.batches]
+        yield _sample(case, subject, module, exact, inputs(plan.batch), replays, plan)
 
 
 def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
     forward = subject.drive or drives.forward
+    batch = subject.sizes.batch
     writes = subject.cache_argument is not None or subject.labels != ""
     measure = subject.measure or (measures.of_forward if writes else None)
     if case.direction is Direction.BACKWARD:
         train = functools.partial(drives.train, steps=TRAINING_STEPS, rate=RATE, labels=subject.labels)
-        yield Plan(0, drive=train)
+        yield Plan(0, batch, drive=train)
     elif case.shape_mode is ShapeMode.STATIC:
-        yield Plan(0, drive=forward, measure=measure, fullgraph=case.lane == "fullgraph")
+        yield Plan(0, batch, drive=forward, measure=measure, fullgraph=case.lane == "fullgraph")
     else:
         marked = case.lane == "marked"
         drive = functools.partial(drives.marked_forward, dims=subject.dims, drive=forward) if marked else forward
         lengths = subject.sizes.lengths if subject.lengths else ()
         batches = subject.sizes.batches if subject.batched else ()
-        several = tuple(n for n in batches if n > 1)
-        if lengths or several:
-            yield Plan(0, lengths=lengths, batches=several, drive=drive, measure=measure)
+        # The largest first: Dynamo takes sizes that are equal in the first call for one symbol (duck sizing), and a
+        # batch of two is also the size of a pair of coordinates, one of three that of a colour.
+        several = sorted({batch, *batches} - {1}, reverse=True) or [batch]
+        if lengths or several[1:]:
+            yield Plan(0, several[0], tuple(several[1:]), lengths, drive=drive, measure=measure)
         if 1 in batches and not marked:  # a size of its own for torch.compile: it costs a graph, and cannot be marked
-            yield Plan(1, batches=(1,), drive=forward, measure=measure, budgets=Budgets(graph_breaks=0, recompiles=1))
+            yield Plan(
+                1, several[0], (1,), drive=forward, measure=measure, budgets=Budgets(graph_breaks=0, recompiles=1)
+            )
 
 
 def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
@@ -92,7 +98,7 @@ def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
     )
     tokens = {"input_ids": subject.inputs(dtype, seed, sizes.batch, sizes.prompt + sizes.steps)["input_ids"]}
     budgets = Budgets(graph_breaks=0, recompiles=CACHES[case.lane])
-    plan = Plan(0, drive=drive, measure=measures.of_decoding, budgets=budgets)
+    plan = Plan(0, sizes.batch, drive=drive, measure=measures.of_decoding, budgets=budgets)
     yield _sample(case, subject, module, subject.exact(module), tokens, [], plan)
 
 

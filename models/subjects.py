@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Sizes:
     """How large the calls of a model are: batches in rows, lengths in tokens (or frames, or samples)."""
 
-    batch: int = 2  # of what is compiled first
+    batch: int = 2  # of what is compiled at fixed sizes; for symbolic ones it is the largest
     length: int = 16
-    batches: tuple[int, ...] = (3, 5, 1)  # that are replayed at the first length
+    batches: tuple[int, ...] = (3, 5, 1)  # that symbolic sizes have beside it
     lengths: tuple[int, ...] = (8, 24, 33, 7, 65)
     """That are replayed at the first batch: even and odd, below a window or chunk and above, past a stick of 64."""
     prompt: int = 10  # tokens of the prompt of decoding

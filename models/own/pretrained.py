@@ -14,7 +14,7 @@ from torch import nn
 from conformance.cases import NotBuildable
 from models.own.declarations import Entry
 from models.own.faults import fault, raised
-from models.zoo import architectures, weights
+from models.zoo import architectures, packages, weights
 from models.zoo import recipe as recipes
 from models.zoo.architectures import TASKS
 from models.zoo_subjects import RANDOM_IN_TRAINING
@@ -68,6 +68,7 @@ def config_of(entry: Entry, where: Path) -> PreTrainedConfig:
     """The config. Code that comes with it is run only with `trust_remote_code`. Raises `UserFault`."""
     from transformers import AutoConfig
 
+    packages.prepare()  # the modules of some configs import those of images
     try:
         return AutoConfig.from_pretrained(where, trust_remote_code=entry.trust_remote_code, local_files_only=True)
     except Exception as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from conformance.cases import NotBuildable, Options, Tier
 from models.sources import Listed
 from models.subjects import Sizes, Subject
+from models.zoo import packages
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +59,7 @@ def subject(name: str, options: Options) -> Subject:
     def build(dtype: torch.dtype, seed: int, training: bool) -> nn.Module:
         from transformers import AutoModel
 
+        packages.prepare()
         if training:
             raise NotBuildable("it is used as it was trained; training steps are judged on models that are smaller")
         made: nn.Module = AutoModel.from_pretrained(folder, dtype=dtype, local_files_only=True)

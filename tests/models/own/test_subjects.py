@@ -15,6 +15,7 @@ from models import samples, sources
 from models.decoding import DecodeSuite
 from models.own import declarations, subjects
 from models.suite import ModelSuite
+from models.zoo import packages
 
 LLAMA = {
     "model_type": "llama",
@@ -235,10 +236,12 @@ def test_samples_run_within_the_users_modules(place):
     made = list(samples.of_forward(case, sources.subject("own/net", options(place, *lines)), 0))
     assert [len(sample.replays) for sample in made] == [3, 1]
     assert made[0].tolerance == Tolerance(ulps=9)
-    assert made[0].drive(made[0].fn, **made[0].kwargs).shape == (2, 6, 4)
+    assert made[0].drive(made[0].fn, **made[0].kwargs).shape == (3, 6, 4)
 
 
 def test_a_script_makes_the_model_of_the_users_files_alone(place):
+    if packages.prepare() is not None:
+        pytest.skip("transformers alone cannot be imported beside a torchvision that does not fit torch")
     for lines in (('factory = "nets.py:named"',), ('config = "llama.json"', 'task = "causal-lm"')):
         made = subjects.subject("own/net", options(place, *lines))
         statements, expression = made.script(torch.float64)
