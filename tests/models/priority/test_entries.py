@@ -170,6 +170,15 @@ def test_hybrids_keep_one_of_each_kind_of_layer(name):
     assert inner == config["mamba_n_heads"] * config["mamba_d_head"]
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if "layer_types" in entries.entries()[name].published])
+def test_lists_of_layers_are_as_long_as_the_model_is_deep_and_keep_one_of_each_kind(name):
+    entry = entries.entries()[name]
+    published, cut = entry.published["layer_types"], entry.cut["layer_types"]
+    assert len(published) == entry.published["num_hidden_layers"]
+    assert len(cut) == entry.cut["num_hidden_layers"]
+    assert set(cut) == set(published)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_models_are_small_and_still_large_enough_to_show_tiles(name):
     recipe = entries.recipe(entries.entries()[name])
