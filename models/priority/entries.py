@@ -27,15 +27,15 @@ CACHES = ("past_key_values", "cache", "cache_params")
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model; priority.toml says what its fields are."""
+    """One model; priority.toml says what its fields are. None rests on memory: `read_from` is not optional."""
 
     of: str
+    read_from: str
     type: str
     task: str
     published: dict[str, Any]
     cut: dict[str, Any]
     shapes: str = "text"
-    read_from: str = ""
 
 
 class Shapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -180,6 +180,11 @@ def test_lists_of_layers_are_as_long_as_the_model_is_deep_and_keep_one_of_each_k
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_each_says_where_its_fields_were_read(name):
+    assert entries.entries()[name].read_from.strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_models_are_small_and_still_large_enough_to_show_tiles(name):
     recipe = entries.recipe(entries.entries()[name])
     with torch.device("meta"):

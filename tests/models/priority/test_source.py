@@ -46,7 +46,7 @@ def test_an_unknown_name_is_refused_with_those_that_exist():
 
 
 def test_an_architecture_that_transformers_lacks_cannot_be_built(monkeypatch):
-    entry = entries.Entry(of="x/y", type="no_such_type", task="causal-lm", published={}, cut={})
+    entry = entries.Entry(of="x/y", read_from="a test", type="no_such_type", task="causal-lm", published={}, cut={})
     monkeypatch.setattr(entries, "entries", lambda: {"new": entry})
     with pytest.raises(NotBuildable, match="no_such_type"):
         source.subject("priority/new", Options())
