@@ -69,6 +69,13 @@ def _rest(outcomes: dict[Pair, Outcome]) -> str:
     return tabulate(rows, headers=("type", "task", "reason"), tablefmt="plain")
 
 
+def _tied(outcomes: dict[Pair, Outcome]) -> str:
+    recipes = {pair: outcome.recipe for pair, outcome in outcomes.items() if outcome.recipe}
+    rows = [(*pair, recipe.ties) for pair, recipe in recipes.items() if recipe.ties]
+    headers = ("type", "task", "depends on which of equal numbers is taken by")
+    return tabulate(rows, headers=headers, tablefmt="plain") if rows else ""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Prints the coverage of the zoo. Returns 0 if at least one recipe was found."""
     parser = argparse.ArgumentParser(prog="python -m models.zoo", description=__doc__)
@@ -95,6 +102,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(_table(outcomes))
     if rest := _rest(outcomes):
         print(f"\n{rest}")
+    if tied := _tied(outcomes):
+        print(f"\n{tied}")
     return 0 if any(outcome.recipe for outcome in outcomes.values()) else 1
 
 

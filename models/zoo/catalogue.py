@@ -87,7 +87,9 @@ def _store(model_type: str, task: str, outcome: Outcome) -> None:
 def derived(model_type: str, task: str) -> Outcome:
     """Derives in a forked child, whatever is stored. Raises KeyError where transformers has no such class."""
     architectures.class_name(model_type, task)
-    import transformers  # noqa: F401  (before the fork, so that not every child imports it)
+    import transformers  # noqa: F401  (before the fork, so that not every child imports them)
+
+    import conformance.tiebreaks  # noqa: F401
 
     rules.warm()
     exceptions.entries()

@@ -54,6 +54,7 @@ class Recipe(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cache_argument: str | None = None  # past_key_values or cache, where the model decodes token by token
     idle: tuple[str, ...] = ()  # inputs of which the outputs do not depend
     finite: bool = True  # whether all outputs are finite (some models mask their outputs with -inf by design)
+    ties: str = ""  # the first op, and its module, whose choice among equal numbers the outputs depend on
     builder: str | None = None  # a function of builders.py that makes the model, where calling the class is not enough
 
 

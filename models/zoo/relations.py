@@ -124,7 +124,13 @@ def state_space(config: Any, values: Mapping[str, Any], changed: Changes, now: L
             changed[heads] = now("hidden_size") * now(expand) // now(size)
 
 
-ALL = (rotated_heads, rotary, stages, timm, first_stage, pyramid, state_space)
+def indexed_groups(config: Any, values: Mapping[str, Any], changed: Changes, now: Lookup) -> None:
+    """An indexer that selects for each group of heads has a head for each of them, where it is so by default."""
+    if is_number(values.get("index_n_heads")) and values["index_n_heads"] == values.get("num_key_value_heads"):
+        changed["index_n_heads"] = now("num_key_value_heads")
+
+
+ALL = (rotated_heads, rotary, stages, timm, first_stage, pyramid, state_space, indexed_groups)
 
 
 def restore(config: Any, values: Mapping[str, Any], changed: Changes) -> None:

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from conformance.tiebreaks import TieBreaking
+
 SECONDS = 1.0
 """How long a forward may take."""
+
+LONGEST = 65
+"""Tokens of a call in which ties are looked for: the more numbers, the more of them are equal."""
+
+ROUNDING = 1e-3
+"""Of the size of a result: what two orders of the same additions may be apart by."""
 
 
 class Rejected(Exception):
@@ -108,6 +116,38 @@ def idle_inputs(model: nn.Module, recipe: Recipe) -> list[str]:
     return idle
 
 
+def decided_by_ties(model: nn.Module, recipe: Recipe, batch: int, length: int) -> str:
+    """The first op, and its module, whose choice among equal numbers changes what the model returns by more than
+    rounding; empty where none does, or the model cannot be run like this."""
+    from conformance import tiebreaks
+
+    plain: list[torch.Tensor] = []
+
+    def differs(mode: TieBreaking) -> bool:
+        with mode:
+            other = forward(model, recipe, batch, length)
+        if not mode.sites:
+            return False
+        plain[:] = plain or forward(model, recipe, batch, length)
+        return not (len(plain) == len(other) and all(map(_alike, plain, other)))
+
+    try:
+        return str(tiebreaks.decisive(differs, tiebreaks.Rule.HIGHEST) or "")
+    except Exception:  # too long for it, or an operator that knows nothing of such a mode
+        return ""
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two results are the same but for rounding."""
+    import torch
+
+    if a.shape != b.shape or not a.is_floating_point():
+        return torch.equal(a, b)
+    finite = a.isfinite()
+    scale = float(a[finite].double().square().mean().sqrt()) if bool(finite.any()) else 0.0
+    return torch.allclose(a.double(), b.double(), rtol=ROUNDING, atol=ROUNDING * scale, equal_nan=True)
+
+
 def settle(model: nn.Module, recipe: Recipe, idle: Container[str] = ()) -> Recipe:
     """The recipe with what only running shows: which sizes really vary. `idle` are inputs that need not matter.
 
@@ -129,6 +169,7 @@ def settle(model: nn.Module, recipe: Recipe, idle: Container[str] = ()) -> Recip
         recipe, free = _freeze(recipe, "batch", 2), free - {"batch"}
     return msgspec.structs.replace(
         recipe,
+        ties=decided_by_ties(model, recipe, 2, LONGEST if "length" in free else 16),
         lengths="length" in free,
         length_multiple=multiple,
         batched="batch" in free,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 KEPT = re.compile(
-    r"(?:^|\.)(?:A_log|A|D|dt_bias|dt_proj\.bias|time_decay|time_first|decay\w*|w_gate\w*|recurrent_param|lambda_?\w*|"
+    r"(?:^|\.)(?:A_log|D|dt_bias|dt_proj\.bias|time_decay|time_first|decay\w*|w_gate\w*|recurrent_param|lambda_?\w*|"
     r"log_vars?|logit_scale\w*|logit_bias|inv_freq|parametrizations\..*)$"
 )
 """Parameters whose values mean something (decays, logarithms of time steps, temperatures): they stay as initialised."""

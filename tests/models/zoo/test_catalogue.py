@@ -42,6 +42,11 @@ def test_an_architecture_is_derived_with_all_its_modalities(model_type, task, mo
     assert all(bool(t.isfinite().all()) for t in trial.forward(model, found, 3, length) if t.is_floating_point())
 
 
+def test_a_sparse_attention_has_no_choice_among_equal_scores():
+    """It would be judged by how it is made, and not by the backend."""
+    assert derivation.derive("deepseek_v32", "causal-lm").ties == ""
+
+
 def test_what_cannot_be_derived_says_why():
     with pytest.raises(derivation.NotDerivable, match="natten"):
         derivation.derive("dinat", "image-classification")

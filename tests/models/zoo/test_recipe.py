@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
-from models.zoo import architectures, recipe
+from models.zoo import architectures, recipe, weights
 from models.zoo.recipe import InputSpec, Recipe
 
 
@@ -79,6 +80,16 @@ def test_a_model_is_the_same_for_the_same_seed_and_says_something():
     assert torch.equal(logits[0], logits[1])
     assert not torch.equal(logits[0], logits[2])
     assert 0.1 < float(logits[0].std()) < 10
+
+
+def test_a_switch_that_is_off_at_first_is_drawn():
+    """Doge's: while it is zero, all its masks are equal."""
+    module = nn.Module()
+    module.A = nn.Parameter(torch.zeros(4))
+    module.A_log = nn.Parameter(torch.zeros(4))
+    weights.draw(module, 0)
+    assert module.A.unique().numel() == 4
+    assert not module.A_log.any()
 
 
 def test_a_model_in_another_dtype_has_the_same_weights_rounded():

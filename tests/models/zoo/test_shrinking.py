@@ -55,3 +55,14 @@ def test_the_config_can_be_made_again(rung):
 @pytest.mark.parametrize(("patch", "side"), [(16, 64), (14, 56), (32, 128), (4, 64), (None, 64), ([2, 4], 64)])
 def test_images_are_four_by_four_patches_but_not_less_than_a_pyramid_needs(patch, side):
     assert shrinking.image_size(patch) == side
+
+
+def test_an_indexer_keeps_enough_heads_for_its_scores_to_differ(rung):
+    """Their sum over the heads is exactly 0 where all heads are cut off by a ReLU."""
+    assert tiny("deepseek_v32", rung)["index_n_heads"] == 16
+    assert tiny("hy_v4", rung).get("index_n_heads", 16) == 16
+
+
+def test_an_indexer_of_groups_keeps_a_head_for_each(rung):
+    text = tiny("minimax_m3_vl", rung)["text_config"]
+    assert text["index_n_heads"] == text["num_key_value_heads"] == 2
