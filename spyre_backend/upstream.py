@@ -86,6 +86,7 @@ _LAZY: dict[str, tuple[str, str]] = {
     "reduction_num_outputs": ("torch._inductor.utils", "reduction_num_outputs"),
     "index_symbol": ("torch._inductor.utils", "sympy_index_symbol"),
     "FloorDiv": ("torch.utils._sympy.functions", "FloorDiv"),
+    "Identity": ("torch.utils._sympy.functions", "Identity"),
     "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),
     "OpsWrapper": ("torch._inductor.virtualized", "OpsWrapper"),
     "OrderedSet": ("torch.utils._ordered_set", "OrderedSet"),

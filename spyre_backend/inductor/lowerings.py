@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from spyre_backend import upstream
-from spyre_backend.inductor import contraction, scatter
+from spyre_backend.inductor import concatenation, contraction, scatter
 
 aten = torch.ops.aten
 Lowering = Callable[..., Any]
@@ -33,6 +33,8 @@ _OURS: dict[Any, Lowering] = {
     aten.scatter: scatter.functional(scatter.scatter_),
 }
 
+# lowered by upstream to a kernel that computes all operands where it can: padding is a concatenation there
+_CONCATENATING = (aten.cat, aten.constant_pad_nd)
 # lowered by upstream through its own sort, which it does for large dimensions only where it is told to
 _SORTING = (aten.sort, aten.topk, aten.kthvalue, aten.mode)
 # of these, what upstream returns as slices of the sorted tensors, where ATen allocates contiguous results
@@ -47,6 +49,10 @@ def install(device: str) -> None:
             if key in table:
                 table[key] = _dispatcher(device, ours, table[key])
                 _free_layout(device, key)
+    for packet in _CONCATENATING:
+        for key in _keys(packet):
+            if key in table:
+                table[key] = _dispatcher(device, concatenation.with_plain_indices(table[key]), table[key])
     for packet in _SORTING:
         for key in _keys(packet):
             if key in table:
