@@ -31,6 +31,11 @@ register_device_module: Callable[[str, ModuleType], None] = torch._register_devi
 PRIVATEUSE1_DEVICE_TYPE: int = torch._C._autograd.DeviceType.PrivateUse1.value
 
 
+# What the device does inside a launch is not the caller's to change: neither a default device nor another function mode
+# of theirs applies to it. Publicly, modes can be added to those in force, but not left out.
+without_function_modes: Callable[[], contextlib.AbstractContextManager[None]] = torch._C.DisableTorchFunction  # type: ignore[assignment]
+
+
 def dynamo_is_loaded() -> bool:
     """Whether Dynamo has been imported already; asking must not import it."""
     return "torch._dynamo" in sys.modules

@@ -2,6 +2,7 @@
 
 import torch
 
+from spyre_backend import upstream
 from spyre_backend.simulator.kernel import host_alias
 
 _INT64 = torch.iinfo(torch.int64)
@@ -14,5 +15,6 @@ def draw_seeds(seeds: torch.Tensor) -> None:
     """
     generator = torch.Generator()
     generator.set_state(torch.spyre.get_rng_state())  # type: ignore[attr-defined]
-    host_alias(seeds).copy_(torch.randint(_INT64.min, _INT64.max, seeds.shape, generator=generator))
+    with upstream.without_function_modes():
+        host_alias(seeds).copy_(torch.randint(_INT64.min, _INT64.max, seeds.shape, generator=generator))
     torch.spyre.set_rng_state(generator.get_state())  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from spyre_backend import upstream
 from spyre_backend.program import Program, ProgramError, loads, verify
 from spyre_backend.simulator import counters
 from spyre_backend.simulator.binding import BoundProgram
@@ -35,7 +36,7 @@ class Kernel:
                 raise ProgramError(f"{self.program.name}: {buffer.name} is {buffer.dtype.value}, not {alias.dtype}")
             buffers[buffer.name] = alias
         bound = self.bind(args[count:])  # type: ignore[arg-type]
-        with torch.no_grad():
+        with torch.no_grad(), upstream.without_function_modes():
             bound.run(buffers)
         counters.record(bound)
         if any(alias is not tensor for alias, tensor in zip(buffers.values(), args, strict=False)):
@@ -46,7 +47,8 @@ class Kernel:
         return self._bind(tuple(symbol_values))
 
     def _bind_uncached(self, symbol_values: tuple[Number, ...]) -> BoundProgram:
-        return BoundProgram(self.program, dict(zip(self.program.symbols, symbol_values, strict=True)))
+        with upstream.without_function_modes():
+            return BoundProgram(self.program, dict(zip(self.program.symbols, symbol_values, strict=True)))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -126,6 +126,30 @@ def test_a_feature_with_symbolic_shapes(name: str, on_device) -> None:
     on_device.native(fn, *args, dynamic=True)
 
 
+UNDER_A_DEFAULT_DEVICE = [
+    *("cat_and_pad", "large_reduction", "argmax", "cumsum", "sort", "gather", "index", "scatter_mean", "bucketize"),
+    *("integer_division", "interpolate", "matmul_epilogue", "pooling", "attention"),
+]
+
+
+@pytest.mark.parametrize("device", ["spyre", "meta"])
+@pytest.mark.parametrize("name", UNDER_A_DEFAULT_DEVICE)
+def test_a_default_device_does_not_reach_into_a_launch(name: str, device: str, on_device) -> None:
+    fn, args = FEATURES[name]
+    on_the_device = [arg.to("spyre") for arg in args]
+    with torch.device(device):
+        ran = on_device.compile(fn)(*on_the_device)
+    result = torch.utils._pytree.tree_map(lambda value: value.cpu(), ran.result)
+    torch.testing.assert_close(result, fn(*args))
+
+
+def test_a_default_device_does_not_reach_into_a_draw(on_device) -> None:
+    x = torch.ones(4000).to("spyre")
+    with torch.device("spyre"):
+        ran = on_device.compile(lambda x: F.dropout(x, 0.25))(x)
+    assert abs((ran.result.cpu() == 0).float().mean() - 0.25) < 0.03
+
+
 # stride, padding and dilation, each a symbol under dynamic=True
 SYMBOLIC_GEOMETRY = ((2, 3), (3, 2), (2, 4))
 
