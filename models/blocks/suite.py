@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conformance.cases import Case, Direction, Options, Sample, ShapeMode
+from conformance.cases import Case, Direction, Options, Sample, ShapeMode, Tier
 from models import sources, suite
 from models.blocks import catalogue
 
 NOT_DERIVED = "blocks of architectures without a recipe yet: `python -m models.zoo` derives all"
 
+TAKEN_APART: Mapping[Tier, Tier | None] = {Tier.SMOKE: None, Tier.PR: Tier.SMOKE, Tier.NIGHTLY: Tier.NIGHTLY}
+"""Tier -> that whose architectures are taken apart in it: in the small ones whole models come first."""
+
 
 class BlockSuite:
-    """All blocks; see `conformance.cases.Suite`. A subject is a role and a hash of a graph: `mlp.1a2b3c4d`."""
+    """All blocks of the tier's architectures; see `conformance.cases.Suite`. A subject is a role and a hash of a graph: `mlp.1a2b3c4d`."""
 
     name = "blocks"
     kind = "block"
@@ -60,8 +63,12 @@ def _subjects(options: Options) -> list[str]:
     # A user's own models are checked whole: to find their blocks is to run them, while cases are collected.
     if options.models and not options.subjects:
         return []
+    tier = TAKEN_APART[options.tier]
+    if tier is None:
+        return []
     # Globs of --op are over blocks here, and not over models.
-    return [each.name for each in sources.selected(msgspec.structs.replace(options, subjects=(), models=()))]
+    of_models = msgspec.structs.replace(options, tier=tier, subjects=(), models=())
+    return [each.name for each in sources.selected(of_models)]
 
 
 def _known(options: Options) -> list[str]:
