@@ -78,7 +78,7 @@ def test_what_is_asked_for_by_name(selection, expected):
 
 @pytest.mark.parametrize(
     ("subject", "least"),
-    [("llama.causal-lm", Tier.PR), ("qwen2.causal-lm", Tier.NIGHTLY), ("afmoe.causal-lm", None)],
+    [("llama.causal-lm", Tier.PR), ("gpt2.causal-lm", Tier.NIGHTLY), ("afmoe.causal-lm", None)],
 )
 def test_what_costs_another_compilation_is_run_in_the_tiers_above_a_models_own(subject, least):
     for tier in Tier:
