@@ -129,6 +129,22 @@ def compare(left: Run, right: Run, as_format: AsFormat = "plain", everything: Ev
 
 
 @app.command()
+def models(
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Runs, of one backend or several; the newest if none.")
+    ] = None,
+    subjects: Annotated[
+        list[str] | None, typer.Option("--op", help="Only these models (globs).", metavar="GLOB")
+    ] = None,
+    as_format: AsFormat = "plain",
+) -> None:
+    """Each model of one run or several side by side: right or not, graph breaks, recompiles, compile time."""
+    from conformance.commands import runs as of_runs
+
+    of_runs.models(runs or ["latest"], as_format, subjects or [])
+
+
+@app.command()
 def show(
     run: Run,
     case: Annotated[str, typer.Argument(help="Id of a case or sample, or a glob over them.")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from conformance import accounting, globs, store
@@ -48,6 +49,26 @@ def compare(left: str, right: str, as_format: str, everything: bool) -> None:
     to = format_of(as_format)
     sides = [(store.read_manifest(path), store.read(path)) for path in map(store.resolve, (left, right))]
     print(render(reports.compare(sides[0], sides[1], everything=everything), to))
+
+
+def models(runs: Sequence[str], as_format: str, subjects: Sequence[str]) -> None:
+    """Each model by itself, the runs side by side."""
+    from conformance.report import models as reports_of_models
+
+    to = format_of(as_format)
+    backends = {path: store.read_manifest(path).backend for path in map(store.resolve, runs)}
+    times = Counter(backends.values())
+    found = {
+        (backend if times[backend] == 1 else path.name): [
+            record
+            for record in store.read(path)
+            if not subjects or any(globs.matches(glob, record.subject) for glob in subjects)
+        ]
+        for path, backend in backends.items()
+    }
+    table = reports_of_models.model_table(found)
+    needs(bool(table.rows), f"no model in {', '.join(runs)}" + (f" is like {', '.join(subjects)}" if subjects else ""))
+    print(render(table, to))
 
 
 def query(run: str, sql: str, as_format: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.outcomes import Change, Outcome
 from conformance.records import Record
@@ -74,6 +74,59 @@ def variant_table(records: Iterable[Record]) -> Table:
         "more often than the sizes that torch.compile must tell apart."
     ]
     return Table("Models", headers, rows, notes)
+
+
+CHECKS: Mapping[tuple[str, str, str, str], str] = {
+    ("model", "static", "fwd", "samples"): "static",
+    ("model", "static", "fwd", "fullgraph"): "fullgraph",
+    ("model", "dynamic", "fwd", "samples"): "dynamic",
+    ("model", "automatic", "fwd", "marked"): "marked dynamic",
+    ("model", "static", "bwd", "samples"): "training",
+    ("decode", "automatic", "fwd", "dynamic-cache"): "decode, growing cache",
+    ("decode", "automatic", "fwd", "static-cache"): "decode, static cache",
+}
+"""Kind, shape mode, direction and lane of a case -> what is checked, in the order of a table."""
+
+
+def model_table(runs: Mapping[str, Iterable[Record]]) -> Table:
+    """A line for each model and check, and for each run, by its name, what it came to and what compiling cost."""
+    found: dict[tuple[str, str, str], dict[str, list[Record]]] = defaultdict(dict)
+    for run, records in runs.items():
+        for record in records:
+            check = CHECKS.get((record.kind, record.shape_mode, record.direction, record.lane))
+            if check:
+                found[record.subject, check, record.dtype].setdefault(run, []).append(record)
+    order = list(CHECKS.values())
+    rows = [
+        (*key, *(cell for run in runs for cell in _cells(cells.get(run, ()))))
+        for key, cells in sorted(found.items(), key=lambda item: (item[0][0], order.index(item[0][1]), item[0][2]))
+    ]
+    headers = ["model", "check", "dtype"]
+    for run in runs:
+        headers += [run, "compile s"]
+    notes = [
+        "Right: as the CPU in eager mode, unmodified. Breaks: graph breaks. Again: compiled again more often than "
+        "the sizes demand that torch.compile must tell apart. Compile seconds: of all compilations of the check."
+    ]
+    return Table("Models one by one", headers, rows, notes)
+
+
+def _cells(records: Sequence[Record]) -> tuple[str, float | None]:
+    ran = [record for record in records if record.outcome is not Outcome.SKIPPED]
+    if not ran:
+        return ("skipped: " + _short(records[0].reason) if records else "-"), None
+    seconds = [record.compile_s for record in ran if record.compile_s is not None]
+    return "; ".join(dict.fromkeys(map(_verdict, ran))), sum(seconds) if seconds else None
+
+
+def _verdict(record: Record) -> str:
+    if record.outcome not in RIGHT:
+        at = f" at {record.stage}" if record.stage else ""
+        return f"{record.outcome}{at}" + (f", {record.culprit_op}" if record.culprit_op else "")
+    said = [f"{sum(item.count for item in record.breaks)} breaks"] if record.breaks else []
+    if record.outcome is Outcome.BUDGET and not record.breaks:
+        said.append(f"{sum(item.count for item in record.recompiles)} again")
+    return ", ".join(["right", *said])
 
 
 def break_table(records: Iterable[Record], limit: int | None = None) -> Table:

@@ -18,7 +18,7 @@ TAKEN_APART: Mapping[Tier, Tier | None] = {Tier.SMOKE: None, Tier.PR: Tier.SMOKE
 
 
 class BlockSuite:
-    """All blocks of the tier's architectures; see `conformance.cases.Suite`. A subject is a role and a hash of a graph: `mlp.1a2b3c4d`."""
+    """Blocks; see `conformance.cases.Suite`. A subject is a role and a hash of a graph: `mlp.1a2b3c4d`."""
 
     name = "blocks"
     kind = "block"

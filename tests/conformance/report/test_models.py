@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.cases import Case, Direction, ShapeMode
-from conformance.outcomes import Outcome
+from conformance.outcomes import Outcome, Stage
 from conformance.records import GraphBreak, Recompile, Record
 from conformance.report import models
 from conformance.report.comparison import pairs
@@ -89,3 +89,23 @@ def test_new_gone_and_changed_models_are_told_apart_from_regressions():
         "gone": "gone",
         "unchanged": "same",
     }
+
+
+def test_each_model_and_check_is_a_line_with_the_runs_side_by_side():
+    again = Recompile("L['x'].size()[0] == 16", "f.py:1", 3)
+    one = [
+        record("b", Outcome.BUDGET, breaks=[BREAK], compile_s=2.0),
+        record("a", mode=ShapeMode.DYNAMIC, compile_s=1.0),
+        record("a", Outcome.BUDGET, 1, mode=ShapeMode.DYNAMIC, recompiles=[again], compile_s=0.5),
+        record("add", kind="op"),
+    ]
+    other = [
+        record("a", Outcome.WRONG, mode=ShapeMode.DYNAMIC, stage=Stage.COMPARE, culprit_op="aten::gelu"),
+        record("b", Outcome.SKIPPED, reason="not here"),
+        record("a", Outcome.SKIPPED, 1, mode=ShapeMode.DYNAMIC, reason="not here"),
+    ]
+    assert models.model_table({"one": one, "other": other}).rows == [
+        ("a", "dynamic", "float32", "right; right, 3 again", 1.5, "wrong at compare, aten::gelu", None),
+        ("b", "static", "float32", "right, 2 breaks", 2.0, "skipped: not here", None),
+    ]
+    assert models.model_table({"one": one[:1], "other": []}).rows[0][5:] == ("-", None)
