@@ -13,8 +13,8 @@ from conformance import callables, calls, fingerprints, literals, repro, stages
 from conformance.backends import registry
 from conformance.cases import Case, Direction, Sample
 from conformance.isolation import memory
+from conformance.judgement.choices import judge_with
 from conformance.judgement.findings import Check, Finding, Judgement
-from conformance.judgement.judge import judge
 from conformance.outcomes import Outcome, Stage
 from conformance.reference import Reference, ReferenceUnavailable, make_reference
 from conformance.repro import Failure, Setting
@@ -87,9 +87,9 @@ def failure_of(backend: Backend, case: Case, sample: Sample) -> Failure:
             )
         except Exception as error:
             return _raised(error, backend, case, on_device=on_device)
-        verdict = judge(case, sample, reference, result, declared)
+        verdict, chosen = judge_with(case, sample, reference, result, declared)
         if not verdict.ok:
-            return _wrong(verdict, reference, result, case, on_device=on_device)
+            return _wrong(verdict, chosen, result, case, on_device=on_device)
     return Failure(outcome=Outcome.PASS)
 
 

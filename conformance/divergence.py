@@ -21,7 +21,7 @@ from conformance.callables import compiled, direction_of, driven, on_device
 from conformance.calls import invoke, prepare, run_sample
 from conformance.cases import Case, Direction, NumericalClass, Sample
 from conformance.isolation import forked
-from conformance.judgement.judge import judge
+from conformance.judgement.choices import judge
 from conformance.parts import Call
 from conformance.reference import ReferenceUnavailable, make_reference
 

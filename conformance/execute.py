@@ -17,8 +17,8 @@ from conformance import callables, calls, divergence, fingerprints, ladder, obse
 from conformance.backends import registry
 from conformance.cases import Case, Sample
 from conformance.isolation import memory
+from conformance.judgement.choices import judge, judge_with
 from conformance.judgement.findings import Check, Finding, Judgement
-from conformance.judgement.judge import judge
 from conformance.outcomes import FAILED, Outcome, Owner, Stage, Support
 from conformance.records import Record
 from conformance.reference import Reference, ReferenceUnavailable, make_reference
@@ -126,9 +126,9 @@ def run_sample(
     elif failure is not None:
         _fail_by_exception(record, failure, backend)
     elif result is not None and reference is not None:
-        verdict = judge(case, sample, reference, result, registry.capabilities(backend))
+        verdict, chosen = judge_with(case, sample, reference, result, registry.capabilities(backend))
         _apply(record, verdict)
-        _measure(record, sample, reference, result)
+        _measure(record, sample, chosen, result)
         if verdict.ok:
             _judge_device_eager(record, case, sample, reference, backend)
         if record.outcome is Outcome.PASS:

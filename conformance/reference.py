@@ -35,6 +35,10 @@ CHOICES, APART = 16, 2.0**-36  # runs with equal inputs moved apart, and by how 
 SAME_FUNCTION = 1e-3  # of its rounding errors: how far a result may be off if computed in steps that do not round
 
 
+Around = Callable[[], AbstractContextManager[Any]]
+"""Makes what is entered around a run."""
+
+
 class ReferenceUnavailable(Exception):
     """The sample has no reference. `cause` is what the eager CPU run raised, or None where another reason is given."""
 
@@ -117,6 +121,7 @@ class Reference:
     notes: list[str] = field(default_factory=list)
     replays: tuple[Reference, ...] = ()
     wide: torch.dtype = torch.float64  # in which `exact` runs; float32 where the op refuses float64
+    around: Around | None = None  # entered around every run
     _seconds: float = 0.0  # of the exact run
 
     @property
@@ -132,7 +137,7 @@ class Reference:
         self,
         convert: Callable[[Any], Any],
         convert_cotangent: Callable[[Tensor], Tensor],
-        around: Callable[[], AbstractContextManager[Any]] | None = None,
+        around: Around | None = None,
     ) -> CallResult:
         fn = driven(self.sample, on_device(self.sample.exact_fn or self.sample.fn, convert=convert))
         with _default_dtype(self.wide), self._inside():
@@ -144,12 +149,32 @@ class Reference:
                 convert=convert,
             )
             cotangents = [convert_cotangent(c) for c in self.same.cotangents]
-            return invoke(prepared, fn, around=around, cotangents=cotangents)
+            with self.around() if self.around is not None else nullcontext():
+                return invoke(prepared, fn, around=around, cotangents=cotangents)
 
     def _inside(self) -> AbstractContextManager[Any]:
         """A module may name a dtype in its code, where an op is given one."""
         module = isinstance(self.sample.fn, torch.nn.Module)
         return widening(self.wide, self.dtype) if module else nullcontext()
+
+    def rerun(self, around: Around) -> CallResult:
+        """The call once more on the CPU in the case's own dtype, within `around()`. Raises whatever it raises."""
+        return _eager(self.case, self.sample, self.args, self.kwargs, around)
+
+    def within(self, key: Any, around: Around) -> Reference | None:
+        """The reference of the same calls with every run within `around()`, made once for each `key`. None where one
+        of them fails so."""
+        return self._once(("within", key), lambda: self._within(key, around))
+
+    def _within(self, key: Any, around: Around) -> Reference | None:
+        replays = [each.within(key, around) for each in self.replays]
+        try:
+            same = self.rerun(around)
+        except Exception:
+            return None
+        made = Reference(self.case, self.sample, self.args, self.kwargs, same, around=around)
+        made.replays = tuple(each for each in replays if each is not None)
+        return made if len(made.replays) == len(replays) else None
 
     def _widen(self, x: Any) -> Any:
         return widened(x, self.wide, self.dtype)
@@ -200,7 +225,7 @@ class Reference:
         self,
         convert: Callable[[Any], Any],
         on_cotangent: Callable[[Tensor], Tensor],
-        around: Callable[[], AbstractContextManager[Any]] | None = None,
+        around: Around | None = None,
     ) -> list[Any] | None:
         try:
             made = self._run(convert, on_cotangent, around)
@@ -467,15 +492,15 @@ def _absolute(x: Any) -> Any:
     return abs(x) if isinstance(x, (float, complex)) else x
 
 
+def _eager(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any, around: Around | None = None) -> CallResult:
+    prepared = prepare(args, kwargs, direction=direction_of(case, sample), differentiable=sample.differentiable)
+    return invoke(prepared, driven(sample, on_device(sample.fn)), around=around)
+
+
 def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Reference:
     direction = direction_of(case, sample)
-
-    def once() -> CallResult:
-        prepared = prepare(args, kwargs, direction=direction, differentiable=sample.differentiable)
-        return invoke(prepared, driven(sample, on_device(sample.fn)))
-
     try:
-        first = once()
+        first = _eager(case, sample, args, kwargs)
     except Exception as error:
         text = (str(error).splitlines() or [""])[0][:200]
         raise ReferenceUnavailable(f"eager CPU raised {type(error).__name__}: {text}", error) from error
@@ -486,7 +511,7 @@ def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Refer
     made = Reference(case, sample, tuple(args), dict(kwargs), first)
     if sample.numerics is NumericalClass.PROPERTY:
         return made  # random or uninitialised: what two runs have in common is for the check to say
-    second = once()
+    second = _eager(case, sample, args, kwargs)
     if not results_equal(first, second):
         made.nondeterministic, made.other = True, second
         made.notes.append("eager CPU gave two different answers to the same call")
