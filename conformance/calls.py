@@ -416,10 +416,12 @@ def run_sample(
     device: str | torch.device = "cpu",
     around: Callable[[], AbstractContextManager[Any]] | None = None,
     cotangents: Sequence[Sequence[Tensor]] | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> CallResult:
     """Runs the judged call through `fn` (the compiled callable) on the sample's inputs and on each of its replays.
 
-    `cotangents`: those of the reference, for the first call and each replay (`Reference.cotangents`). The output
+    `cotangents`: those of the reference, for the first call and each replay (`Reference.cotangents`). `enough` is asked
+    after each call; once it is true, the replays that are left are not run, and have no result. The output
     tensors of the first call are looked at again after the last replay: if a later call wrote into them, the returned
     values are the overwritten ones and the judge sees it.
     """
@@ -434,6 +436,8 @@ def run_sample(
     for i, prepared in enumerate(ready):
         given = cotangents[i] if cotangents is not None and i < len(cotangents) else None
         results.append(invoke(prepared, call, around=around, cotangents=given, keep_live=len(ready) > 1))
+        if enough():
+            break
     if len(results) == 1:
         return results[0]
     first, *later = (_reread(r) for r in results)

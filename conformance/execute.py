@@ -7,6 +7,7 @@ fails is run again on one part of the stack after another (`ladder`), to say whe
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import time
 import traceback
@@ -56,6 +57,10 @@ class _Meter:
 
     def seen(self) -> observe.Seen:
         return observe.merge(self.parts)
+
+    def recompiles(self) -> int:
+        """How often the calls so far were compiled again."""
+        return sum(item.count for part in self.parts for item in part.recompiles)
 
 
 def run_sample(
@@ -110,6 +115,7 @@ def run_sample(
             device=backend.device,
             around=meter,
             cotangents=reference.cotangents if reference is not None else None,
+            enough=_enough(backend, sample, meter),
         )
     except Exception as error:
         failure = error
@@ -126,6 +132,12 @@ def run_sample(
     elif failure is not None:
         _fail_by_exception(record, failure, backend)
     elif result is not None and reference is not None:
+        left = len(sample.replays) - len(result.replays)
+        if left:
+            said = f"the last {left} of {1 + len(sample.replays)} calls not run"
+            seen.notes["over its budget of recompiles"] = said
+            sample = dataclasses.replace(sample, replays=sample.replays[:-left])
+            reference = dataclasses.replace(reference, replays=reference.replays[:-left])
         verdict, chosen = judge_with(case, sample, reference, result, registry.capabilities(backend))
         _apply(record, verdict)
         _measure(record, sample, chosen, result)
@@ -152,6 +164,14 @@ def _reference(case: Case, sample: Sample) -> tuple[Reference | None, ReferenceU
         return make_reference(case, sample), None
     except ReferenceUnavailable as error:
         return None, error
+
+
+def _enough(backend: Backend, sample: Sample, meter: _Meter) -> Callable[[], bool]:
+    """Whether no further call can tell more: of a backend that only captures, once too much was captured anew."""
+    allowed = sample.budgets.recompiles
+    if allowed is None or not getattr(backend, "only_captures", False):
+        return lambda: False
+    return lambda: meter.recompiles() > allowed
 
 
 def _reset(backend: Backend) -> None:

@@ -11,6 +11,7 @@ class DynamoBackend(CompiledBackend):
     """Dynamo captures the graphs and runs them op by op on the CPU."""
 
     control = True
+    only_captures = True  # so that a sample that is over its budget of recompiles can stop there
 
     def __init__(self) -> None:
         super().__init__("eager", name="dynamo")

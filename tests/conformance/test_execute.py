@@ -174,6 +174,26 @@ def test_graph_breaks_have_a_budget(allowed, outcome):
     assert record.graphs == 2
 
 
+def by_rows(x):
+    return x * 2 if x.shape[0] < 4 else x * 3
+
+
+@pytest.mark.parametrize(
+    ("only_captures", "allowed", "again", "left"), [(True, 0, 1, 3), (True, None, 2, 0), (False, 0, 2, 0)]
+)
+def test_what_only_captures_stops_once_it_is_over_its_budget(only_captures, allowed, again, left):
+    """The second size needs a graph of its own; the third has one; the fourth and fifth are of other ranks."""
+    backend = Compiler(torch.compile(by_rows, backend="eager", dynamic=True))
+    backend.only_captures = only_captures
+    replays = tuple(((torch.ones(*shape),), {}) for shape in ((5, 3), (6, 3), (2, 4, 2), (3, 4, 2)))
+    sample = sample_of(by_rows, torch.ones(3, 3), replays=replays, budgets=Budgets(recompiles=allowed))
+    record = execute.run_sample(backend, case_of(), sample, suite="models")
+    assert record.outcome is (Outcome.PASS if allowed is None else Outcome.BUDGET)
+    assert sum(item.count for item in record.recompiles) == again
+    assert (f"the last {left} of 5 calls not run" in record.reason) == bool(left)
+    assert record.compared == 5 - left
+
+
 def test_stages_are_told_in_order_before_they_begin():
     told = []
     execute.run_sample(Compiler(), case_of(), sample_of(torch.exp, X), suite="ops", on_stage=told.append)
