@@ -75,4 +75,5 @@ def _folder() -> Path:
 
 
 def _file(subject: str) -> Path:
-    return _folder() / f"{subject.replace('/', '@')}.json"
+    own = "/" in subject
+    return _folder() / f"{subject.replace('/', '@') if own else recipes.stem(*subject.rsplit('.', 1))}.json"

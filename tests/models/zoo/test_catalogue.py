@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from models.zoo import catalogue, derivation, forked, recipe, trial
+from models.zoo import catalogue, derivation, exceptions, forked, recipe, trial
 from models.zoo.catalogue import Outcome
 
 
@@ -93,3 +93,11 @@ def test_a_child_that_dies_says_how(work, end):
 
 def test_a_child_answers():
     assert forked.call(lambda: str(torch.ones(3).sum().item()).encode() * 50_000, seconds=20) == b"3.0" * 50_000
+
+
+def test_what_is_declared_of_an_architecture_derives_no_other_again(monkeypatch):
+    before = {name: catalogue.stem(name, "causal-lm") for name in ("gpt2", "llama")}
+    one = {"gpt2": exceptions.Entry(reason="shallow", config={"n_layer": 1})}
+    monkeypatch.setattr(exceptions, "entries", lambda: one)
+    assert catalogue.stem("gpt2", "causal-lm") != before["gpt2"]
+    assert catalogue.stem("llama", "causal-lm") == before["llama"]
