@@ -230,12 +230,17 @@ def _breaks(before: _Snapshot) -> list[GraphBreak]:
     return [GraphBreak(reason, place, count) for (reason, place), count in placed.items()]
 
 
+_ADDRESS = re.compile(r"\b\d{12,}\b")
+"""Of a type, a function or a module, in the guards that compare identities: another number in each process."""
+
+
 def _recompiles(frames: list[Any]) -> list[Recompile]:
     found: Counter[tuple[str, str]] = Counter()
     for item in frames:
         if item.recompile_reason:
             # "0/1: tensor 'x' dtype mismatch" names the cached entry that did not match; only the guard is stable.
             guard = re.sub(r"^\d+/\d+(?:_\d+)?: ", "", item.recompile_reason.splitlines()[0])
+            guard = _ADDRESS.sub("...", guard)
             place = f"{shorten(item.co_filename)}:{item.co_firstlineno}" if item.co_filename else ""
             found[guard, place] += 1
     return [Recompile(guard, place, count) for (guard, place), count in found.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_recompiles_have_a_guard_and_a_place() -> None:
     }
     assert {item.place for item in seen.recompiles} == {f"test_observe.py:{fn.__code__.co_firstlineno}"}
     assert seen.graphs == 3
+
+
+def test_guards_on_identities_are_the_same_in_each_process() -> None:
+    def apply(f, x):
+        return f(x)
+
+    compiled = torch.compile(apply, backend="eager")
+    with observe.observe(EagerBackend()) as seen:
+        for f in (lambda x: x + 1, lambda x: x + 2):
+            compiled(f, torch.ones(2))
+    (again,) = seen.recompiles
+    assert "___check" in again.guard
+    assert not re.search(r"\d{6,}", again.guard)
 
 
 def test_crossing_the_recompile_limit_is_said() -> None:

@@ -19,6 +19,7 @@ def test_a_model_that_fails_costs_its_own_blocks_and_is_looked_at_again(deed, tm
         return deed() if subject == "bad.base" else {"mlp.1": "layers.0.mlp"}
 
     monkeypatch.setattr(catalogue, "_find", find)
-    assert catalogue.homes(["bad.base", "good.base"], Options()) == {"mlp.1": [catalogue.Home("good.base", "layers.0.mlp")]}
+    home = catalogue.Home("good.base", "layers.0.mlp")
+    assert catalogue.homes(["bad.base", "good.base"], Options()) == {"mlp.1": [home]}
     assert {path.stem for path in catalogue._folder().iterdir()} == {"good@base"}
     catalogue._folder.cache_clear()
