@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +37,35 @@ def on_device(
             moved = torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
         made[id(tensor)] = moved
     return copy.deepcopy(module, made)
+
+
+@contextlib.contextmanager
+def borrowed(
+    fn: Callable[..., Any], device: str | torch.device = "cpu", convert: Converter | None = None
+) -> Iterator[Callable[..., Any]]:
+    """`on_device`, for as long as it is called: afterwards a copy is emptied, and what it consisted of is freed.
+
+    Also where something still refers to the copy (a method behind `lru_cache`, a cycle): a judge runs a model dozens of
+    times, and its memory must not grow with each.
+    """
+    made = on_device(fn, device, convert)
+    try:
+        yield made
+    finally:
+        if isinstance(fn, torch.nn.Module) and isinstance(made, torch.nn.Module):
+            _empty(made, kept=fn)
+
+
+def _empty(module: torch.nn.Module, *, kept: torch.nn.Module) -> None:
+    """Empties `module`, but for parts that it has in common with `kept` (classes may refuse to be copied)."""
+    ours = {id(x) for x in (*kept.modules(), *kept.parameters(), *kept.buffers())}
+    for tensor in (*module.parameters(), *module.buffers()):
+        if id(tensor) not in ours:
+            with contextlib.suppress(RuntimeError):  # a kind of tensor whose memory cannot be exchanged
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    for part in list(module.modules()):
+        if id(part) not in ours:
+            part.__dict__.clear()  # hundreds of small objects, each in the way of joining what is free around it
 
 
 def compiled(backend: Backend, case: Case, sample: Sample) -> Callable[..., Any]:

@@ -335,12 +335,14 @@ def invoke(
     around: Callable[[], AbstractContextManager[Any]] | None = None,
     cotangents: Sequence[Tensor] | None = None,
     keep_live: bool = False,
+    copy: bool = True,
 ) -> CallResult:
     """Calls `fn` once on prepared inputs and gathers what came of it.
 
     `around()` is entered around the call, its backward pass and the device's synchronisation, and nothing else.
     `cotangents` are CPU tensors to use in the backward direction (those of the reference), as far as they fit.
-    Whatever `fn` raises passes through.
+    Without `copy`, outputs on the CPU are not copied: for a callable that nobody will call again. Whatever `fn` raises
+    passes through.
     """
     _seed(prepared.device)
     early = None
@@ -365,7 +367,7 @@ def invoke(
                     )
             _synchronize(prepared.device)
     inputs_by_id = {id(t): i for i, t in reversed(list(enumerate(prepared.tensors)))}
-    gathered = [_leaf(path, leaf, inputs_by_id) for path, leaf in leaves]
+    gathered = [_leaf(path, leaf, inputs_by_id, copy=copy) for path, leaf in leaves]
     values = iter(gathered)
     tree = trees.map_leaves(output, lambda _path, _leaf: next(values).value)
     return CallResult(

@@ -266,13 +266,10 @@ def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: R
     if backend.device.partition(":")[0] == "cpu":
         return
     try:
-        result = calls.run_sample(
-            callables.on_device(sample.fn, backend.device),
-            sample,
-            direction=case.direction,
-            device=backend.device,
-            cotangents=reference.cotangents,
-        )
+        with callables.borrowed(sample.fn, backend.device) as fn:
+            result = calls.run_sample(
+                fn, sample, direction=case.direction, device=backend.device, cotangents=reference.cotangents
+            )
     except Exception as error:
         _fail_by_exception(record, error, backend)
     else:
@@ -317,9 +314,8 @@ def _support(case: Case, sample: Sample, seen: observe.Seen, backend: Backend) -
         return None  # something was compiled, and the backend tells nothing: no need to ask eager
     prepared = calls.prepare(sample.args, sample.kwargs, direction=case.direction)
     try:
-        dispatched = observe.eager_ops(
-            callables.driven(sample, callables.on_device(sample.fn)), prepared.args, prepared.kwargs
-        )
+        with callables.borrowed(sample.fn) as fn:
+            dispatched = observe.eager_ops(callables.driven(sample, fn), prepared.args, prepared.kwargs)
     except Exception:
         return None  # a mode in the sample itself can refuse ours; then there is no evidence
     return support_of(

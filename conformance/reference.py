@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from conformance import trees
-from conformance.callables import direction_of, driven, on_device
+from conformance.callables import borrowed, direction_of, driven
 from conformance.calls import SEED, CallResult, Leaf, invoke, prepare, to_host
 from conformance.cases import Case, NumericalClass, Sample
-from conformance.judgement.stochastic import StochasticArithmetic, root_mean_square, stochastic_arithmetic
+from conformance.judgement.stochastic import StochasticArithmetic, root_mean_squares, stochastic_arithmetic
 from conformance.numerics import FORMATS, NumberFormat, round_to
 from conformance.widening import widened_dtype, widening
 
@@ -139,8 +139,11 @@ class Reference:
         convert_cotangent: Callable[[Tensor], Tensor],
         around: Around | None = None,
     ) -> CallResult:
-        fn = driven(self.sample, on_device(self.sample.exact_fn or self.sample.fn, convert=convert))
-        with _default_dtype(self.wide), self._inside():
+        with (
+            borrowed(self.sample.exact_fn or self.sample.fn, convert=convert) as fn,
+            _default_dtype(self.wide),
+            self._inside(),
+        ):
             prepared = prepare(
                 self.args,
                 self.kwargs,
@@ -149,8 +152,10 @@ class Reference:
                 convert=convert,
             )
             cotangents = [convert_cotangent(c) for c in self.same.cotangents]
+            copied = isinstance(fn, torch.nn.Module)  # a function may have memory of its own, and is called again
+            call = driven(self.sample, fn)
             with self.around() if self.around is not None else nullcontext():
-                return invoke(prepared, fn, around=around, cotangents=cotangents)
+                return invoke(prepared, call, around=around, cotangents=cotangents, copy=not copied)
 
     def _inside(self) -> AbstractContextManager[Any]:
         """A module may name a dtype in its code, where an op is given one."""
@@ -268,25 +273,16 @@ class Reference:
 
     def _sensitivity(self, fmt: NumberFormat) -> list[Tensor | None]:
         leaves = tensors_of(self.exact or self.same)
-        once = self._moved(leaves, fmt, 1.0, SEED)
-        if all(moved is None or not bool(moved.any()) for moved in once):
-            return once
+        found = self._moved(leaves, fmt, 1.0, SEED)
+        if all(moved is None or not bool(moved.any()) for moved in found):
+            return found
         slightly = self._moved(leaves, fmt, 1 / 16, SEED)
+        jumps = [None if moved is None else little > moved / 4 for moved, little in _each(found, slightly)]
         seeds = [*range(SEED + 1, SEED + PERTURBATIONS), None] if self._seconds < SLOW else []
-        others = [self._moved(leaves, fmt, 1.0, seed) for seed in seeds]
-        found: list[Tensor | None] = []
-        for i, moved in enumerate(once):
-            little = slightly[i]
-            if moved is None or little is None:
-                found.append(None)
-                continue
-            jumps = little > moved / 4
-            for other in others:
-                further = other[i]
-                if further is not None:
-                    moved = torch.maximum(moved, further)
-            found.append(torch.where(jumps, 0.0, moved))
-        return found
+        for seed in seeds:
+            further = self._moved(leaves, fmt, 1.0, seed)
+            found = [None if moved is None else torch.maximum(moved, other) for moved, other in _each(found, further)]
+        return [None if moved is None else torch.where(jump, 0.0, moved) for jump, moved in _each(jumps, found)]
 
     def roundings(self, fmt: NumberFormat, accumulation: NumberFormat, *, in_steps: bool) -> list[Tensor | None]:
         """For each of `tensors_of`, what its error hardly ever exceeds where every operation rounds to `fmt`.
@@ -319,21 +315,20 @@ class Reference:
             return self._distances(leaves, values) if values is not None else None
 
         nothing: list[Tensor | None] = [None] * len(leaves)
-        unrounded = errors(FORMATS["fp64"].precision, SEED)
-        if self.exact is None or unrounded is None:
+        unrounded = errors(FORMATS["fp64"].precision, SEED) if self.exact is not None else None
+        if unrounded is None:
             return nothing
+        by_steps = [0.0 if error is None else rms(error) or 0.0 for error in unrounded]
+        del unrounded
         draws = DRAWS if self._seconds < SLOW else FEWER_DRAWS
-        coarse = [errors(0, seed) for seed in range(SEED + 1, SEED + 1 + draws)]
-        fine = [errors(4, seed) for seed in range(SEED + 1, SEED + 1 + draws)]
+        seeds = range(SEED + 1, SEED + 1 + draws)
+        coarse = root_mean_squares(errors(0, seed) for seed in seeds)
+        fine = root_mean_squares(errors(4, seed) for seed in seeds) if coarse is not None else None
+        if coarse is None or fine is None:
+            return nothing
         found = list(nothing)
-        for i, by_steps in enumerate(unrounded):
-            at_once = [e[i] for e in coarse if e is not None]
-            slightly = [e[i] for e in fine if e is not None]
-            if by_steps is None or len(at_once) < draws or len(slightly) < draws:
-                continue
-            deviation = root_mean_square([e for e in at_once if e is not None])
-            little = root_mean_square([e for e in slightly if e is not None])
-            if (rms(by_steps) or 0.0) > SAME_FUNCTION * (rms(deviation) or 0.0):
+        for i, (little, deviation) in enumerate(_each(fine, coarse)):
+            if deviation is None or by_steps[i] > SAME_FUNCTION * (rms(deviation) or 0.0):
                 continue
             # What is next to a value of the format hardly ever rounds away from it: below a unit nothing jumps.
             jumps = (little > deviation / 4) & (little > fmt.eps * _real(leaves[i].value).double().abs())
@@ -361,17 +356,23 @@ class Reference:
 
         return self._distances(leaves, self._values(convert, convert))
 
-    @staticmethod
-    def _distances(leaves: list[Leaf], values: list[Any] | None) -> list[Tensor | None]:
-        """By element and component; 0 where there is no value, or one of the two is infinite or NaN."""
-        moved: list[Tensor | None] = []
-        for i, leaf in enumerate(leaves):
+    def _distances(self, leaves: list[Leaf], values: list[Any] | None) -> list[Tensor | None]:
+        """By element and component; 0 where there is no value, or one of the two is infinite or NaN. Uses `values` up.
+
+        In float32, unless that is coarser than the result: there may be many, and none is larger than the results.
+        """
+        others = [leaf.value for leaf in leaves] if values is None else values
+        judged = [leaf.value for leaf in tensors_of(self.same)]
+        found: list[Tensor | None] = []
+        for i, (leaf, value) in enumerate(_each(leaves, others)):
             if not _is_inexact(leaf.value):
-                moved.append(None)
+                found.append(None)
                 continue
-            value = values[i] if values is not None else leaf.value
-            moved.append((_real(value) - _real(leaf.value)).abs().nan_to_num(0.0, 0.0, 0.0))
-        return moved
+            distance = (_real(value) - _real(leaf.value)).abs_().nan_to_num_(0.0, 0.0, 0.0)
+            if _real(judged[i]).itemsize <= torch.float32.itemsize:
+                distance = distance.clamp_(max=torch.finfo(torch.float32).max).float()
+            found.append(distance)
+        return found
 
     def magnitude(self) -> list[Tensor | None] | None:
         """For each of `tensors_of`, the sum of the absolute values of its terms: the float64 run on |inputs|.
@@ -473,6 +474,13 @@ class Reference:
         return [rms(_real(v)) if _is_inexact(v) else None for v in values]
 
 
+def _each(kept: Sequence[Any], used_up: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Pairs of the two. What is used up is dropped one by one: both may be as large as everything that is judged."""
+    for i, left in enumerate(kept):
+        right, used_up[i] = used_up[i], None
+        yield left, right
+
+
 def _real(x: Tensor) -> Tensor:
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
@@ -494,7 +502,8 @@ def _absolute(x: Any) -> Any:
 
 def _eager(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any, around: Around | None = None) -> CallResult:
     prepared = prepare(args, kwargs, direction=direction_of(case, sample), differentiable=sample.differentiable)
-    return invoke(prepared, driven(sample, on_device(sample.fn)), around=around)
+    with borrowed(sample.fn) as fn:
+        return invoke(prepared, driven(sample, fn), around=around)
 
 
 def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Reference:

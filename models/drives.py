@@ -167,7 +167,7 @@ def train(model: Any, *, steps: int, rate: float, labels: str, **inputs: Any) ->
     return {
         "loss": torch.stack(losses),
         "gradients": gradients,
-        "parameters": {name: p.detach().clone() for name, p in parameters.items()},
+        "parameters": {name: p.detach() for name, p in parameters.items()},
     }
 
 

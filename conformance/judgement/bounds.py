@@ -182,7 +182,8 @@ def _roundings(subject: Subject, reference: Reference) -> Tensor | None:
     if subject.index is None or not subject.has_exact:
         return None
     formats = subject.input_formats
-    return reference.roundings(formats.device, formats.accumulation, in_steps=not subject.short)[subject.index]
+    lost = reference.roundings(formats.device, formats.accumulation, in_steps=not subject.short)[subject.index]
+    return None if lost is None else lost.double()
 
 
 def _among_neighbours(loss: Tensor, target: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ the error that the same operations make on a device, where each rounds in a way 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -147,6 +148,24 @@ def stochastic_arithmetic(mode: StochasticArithmetic) -> Iterator[StochasticArit
         yield stack.enter_context(mode)
 
 
-def root_mean_square(errors: Iterable[Tensor]) -> Tensor:
-    """By element, of several draws of an error whose mean is 0: an estimate of its standard deviation."""
-    return torch.stack([e.double() for e in errors]).square().mean(0).sqrt()
+def root_mean_squares(draws: Iterable[list[Tensor | None] | None]) -> list[Tensor | None] | None:
+    """By result and element, of several draws of an error whose mean is 0: an estimate of its standard deviation.
+
+    None where one of the draws could not be made. Draws are used up, so that one of them is in memory at a time.
+    """
+    lengths: list[Tensor | None] = []  # of the vectors of an element's draws: no square overflows or underflows
+    count = 0
+    for errors in draws:
+        if errors is None:
+            return None
+        lengths = lengths or [None] * len(errors)
+        for i in range(len(errors)):
+            lengths[i] = _longer(lengths[i], errors[i])
+            errors[i] = None
+        count += 1
+    return [None if length is None else length.div_(math.sqrt(count)) for length in lengths]
+
+
+def _longer(length: Tensor | None, error: Tensor | None) -> Tensor | None:
+    """The length of a vector that gets one more component."""
+    return error if length is None or error is None else length.hypot_(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -62,6 +64,56 @@ def test_each_run_of_a_module_starts_from_the_same_state():
     assert module.calls == 0
 
 
+class Shared(torch.nn.Module):
+    """A part that refuses to be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(3.0))
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class Remembered(Tied):
+    """Each instance that was called is held for ever, as by a method behind `lru_cache`."""
+
+    called: ClassVar[list[torch.nn.Module]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = Shared()
+
+    def forward(self, x):
+        self.called.append(self)
+        return self.shared(super().forward(x)), self.encoder.weight
+
+
+def test_a_borrowed_copy_is_emptied_whoever_holds_it():
+    module, x = Remembered(), torch.ones(2, 4)
+    with callables.borrowed(module) as made:
+        result, weight = made(x)
+        held = [weight, made.encoder, made.get_buffer("offset")]
+    assert held[0].numel() == held[2].numel() == 0
+    assert not vars(made)
+    assert not vars(held[1])
+    torch.testing.assert_close(module(x)[0], result)  # neither the module nor what it shares with the copy is touched
+
+
+def test_what_is_held_of_the_runs_of_a_judge_is_empty():
+    module = Remembered()
+    Remembered.called.clear()
+    sample = sample_of(module, torch.ones(2, 4))
+    assert execute.run_sample(OffInFirst(), case_of(), sample, suite="models").outcome is Outcome.WRONG
+    assert len(Remembered.called) > 10
+    holding = {id(held): held for held in Remembered.called if vars(held)}
+    assert len(holding) == 1  # what the backend compiled
+    assert vars(module)
+
+
 class Off(EagerBackend):
     """Adds to what a module gives, as wrong code would."""
 
@@ -69,6 +121,17 @@ class Off(EagerBackend):
         return lambda *args, **kwargs: fn(*args, **kwargs) + self.by
 
     by = 1e-3
+
+
+class OffInFirst(EagerBackend):
+    """Adds to the first of several results."""
+
+    def compile(self, fn, *, dynamic, fullgraph=False):
+        def call(*args, **kwargs):
+            first, *others = fn(*args, **kwargs)
+            return first + 1e-3, *others
+
+        return call
 
 
 def test_a_wrong_module_is_wrong():

@@ -1,5 +1,6 @@
 """References: the CPU's answer, the float64 one, and the evidence that is computed on demand."""
 
+import gc
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
 from conformance.numerics import FORMATS
-from conformance.reference import ReferenceUnavailable, bits_equal, make_reference, rms, tensors_of
+from conformance.reference import Reference, ReferenceUnavailable, bits_equal, make_reference, rms, tensors_of
 
 FP32, DL16 = FORMATS["fp32"], FORMATS["dl16"]
 
@@ -153,6 +154,51 @@ def test_magnitude_of_a_gradient():
     (cotangent,) = reference.same.cotangents
     position = [leaf.path for leaf in tensors_of(reference.same)].index("args[0].grad")
     torch.testing.assert_close(reference.magnitude()[position], cotangent.double().abs() @ b.double().abs().t())
+
+
+class Large(torch.nn.Module):
+    """As many weights as results."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(size))
+
+    def forward(self, x):
+        return self.weight / x - self.weight
+
+
+def test_memory_does_not_grow_with_the_number_of_runs(monkeypatch):
+    size = 100_003
+    reference = make_reference(case(), sample(Large(size), torch.tensor(0.7)))
+    held = []
+
+    def in_memory():
+        seen = [t for t in gc.get_objects() if type(t) is torch.Tensor and t.numel() == size]
+        return len({t.untyped_storage().data_ptr() for t in seen})
+
+    run = Reference._run
+
+    def counted(self, *args):
+        held.append(in_memory())
+        return run(self, *args)
+
+    monkeypatch.setattr(Reference, "_run", counted)
+    assert reference.exact is not None
+    before = in_memory()
+    reference.sensitivity(FP32)
+    reference.roundings(FP32, FP32, in_steps=True)
+    reference.typical()
+    assert len(held) > 16
+    assert max(held) <= before + 3  # the sensitivity, the deviations, and those with finer roundings
+
+
+def test_what_is_measured_is_no_finer_than_the_result():
+    for dtype, expected in (("bfloat16", torch.float32), ("float32", torch.float32), ("float64", torch.float64)):
+        x = torch.rand(5, dtype=getattr(torch, dtype))
+        reference = make_reference(case(dtype), sample(torch.sin, x))
+        assert reference.sensitivity(FORMATS["bf16"])[0].dtype is expected
+    huge = make_reference(case(), sample(lambda x: x * 3e38 if x.dtype is torch.float32 else x * 3e60, torch.ones(1)))
+    assert huge.sensitivity(FP32)[0].isfinite().all()
 
 
 def test_rounded_inputs():
