@@ -130,8 +130,8 @@ class Runner:
             raise _Gone from error
 
     def _begin_build(self, request: wire.RunCase) -> None:
+        self._limit_memory()  # before the watchdog, whose thread the sample before may have left no memory for
         self._watch(request.time_limit)
-        self._limit_memory()
         self.on_stage(Stage.BUILD)
 
     def _limit_memory(self) -> None:

@@ -191,6 +191,20 @@ def _map_and_leave():
     LEFT_MAPPED.append(mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
+def _fill_and_leave():
+    """All that a sample may map, less what the end of the sample itself takes; and no thread fits into what is kept of
+    the stacks of ended ones."""
+    import mmap
+    import threading
+
+    threading.stack_size(12 << 20)
+
+    with contextlib.suppress(OSError):
+        while True:
+            LEFT_MAPPED.append(mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    del LEFT_MAPPED[-4:]
+
+
 POISONED = []
 
 
@@ -306,6 +320,7 @@ DEEDS = {
     "hang_in_c_with_signals_blocked": _hang_in_c_with_signals_blocked,
     "stop": _stop,
     "eat_private_memory": _eat_private_memory,
+    "fill_and_leave": _fill_and_leave,
     "poison": _poison,
     "suffer": _suffer,
     "point_to_output": _point_to_output,

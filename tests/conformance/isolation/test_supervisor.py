@@ -94,6 +94,7 @@ SURVIVED = {
     "huge_output": Outcome.PASS,
     "fork_and_return": Outcome.PASS,
     "map_and_leave": Outcome.PASS,
+    "fill_and_leave": Outcome.PASS,
     "poison": Outcome.ERROR,
     "suffer": Outcome.PASS,
     "point_to_output": Outcome.ERROR,
