@@ -31,12 +31,23 @@ DRAWS, FEWER_DRAWS = 16, 8  # runs with random roundings, and as many with finer
 DEVIATIONS = {16: 8.0, 8: 12.0}
 """By how many draws a standard deviation is known, the multiple of it that a further draw exceeds less than once in
 400 000 times: quantiles of Student's t of as many degrees of freedom (the mean is known to be 0)."""
+ONCE_IN, RIGHT_SAMPLES = 400_000, 100
+"""How seldom one element exceeds it, and of how many right samples one may, however many elements it has."""
 CHOICES, APART = 16, 2.0**-36  # runs with equal inputs moved apart, and by how much of their RMS
 SAME_FUNCTION = 1e-3  # of its rounding errors: how far a result may be off if computed in steps that do not round
 
 
 Around = Callable[[], AbstractContextManager[Any]]
 """Makes what is entered around a run."""
+
+
+def deviations(draws: int, elements: int) -> float:
+    """The multiple of a standard deviation known by so many draws that hardly any of so many elements exceeds.
+
+    That of DEVIATIONS, and more for a result of more than a few thousand elements: beyond it the tail of Student's t
+    falls with the power `draws` of the multiple.
+    """
+    return DEVIATIONS[draws] * max(1.0, RIGHT_SAMPLES * elements / ONCE_IN) ** (1 / draws)
 
 
 class ReferenceUnavailable(Exception):
@@ -296,6 +307,15 @@ class Reference:
         key = ("roundings", fmt.name, accumulation.name, in_steps)
         return self._once(key, lambda: self._roundings(fmt, accumulation, in_steps))
 
+    def deviations(self) -> float:
+        """How many standard deviations of a rounding error `roundings` gives."""
+        leaves = tensors_of(self.exact or self.same)
+        return deviations(self._draws, sum(leaf.value.numel() for leaf in leaves if _is_inexact(leaf.value)))
+
+    @property
+    def _draws(self) -> int:
+        return DRAWS if self._seconds < SLOW else FEWER_DRAWS
+
     def _roundings(self, fmt: NumberFormat, accumulation: NumberFormat, in_steps: bool) -> list[Tensor | None]:
         leaves = tensors_of(self.exact or self.same)
 
@@ -320,19 +340,19 @@ class Reference:
             return nothing
         by_steps = [0.0 if error is None else rms(error) or 0.0 for error in unrounded]
         del unrounded
-        draws = DRAWS if self._seconds < SLOW else FEWER_DRAWS
-        seeds = range(SEED + 1, SEED + 1 + draws)
+        seeds = range(SEED + 1, SEED + 1 + self._draws)
         coarse = root_mean_squares(errors(0, seed) for seed in seeds)
         fine = root_mean_squares(errors(4, seed) for seed in seeds) if coarse is not None else None
         if coarse is None or fine is None:
             return nothing
         found = list(nothing)
+        factor = self.deviations()
         for i, (little, deviation) in enumerate(_each(fine, coarse)):
             if deviation is None or by_steps[i] > SAME_FUNCTION * (rms(deviation) or 0.0):
                 continue
             # What is next to a value of the format hardly ever rounds away from it: below a unit nothing jumps.
             jumps = (little > deviation / 4) & (little > fmt.eps * _real(leaves[i].value).double().abs())
-            found[i] = torch.where(jumps, 0.0, DEVIATIONS[draws] * deviation)
+            found[i] = torch.where(jumps, 0.0, factor * deviation)
         return found
 
     def _moved(self, leaves: list[Leaf], fmt: NumberFormat, size: float, seed: int | None) -> list[Tensor | None]:

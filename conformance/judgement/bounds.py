@@ -24,7 +24,7 @@ from conformance.numerics import (
     format_of,
     ulp,
 )
-from conformance.reference import DEVIATIONS, DRAWS, Reference, rms
+from conformance.reference import Reference, rms
 
 QUICK_ULPS = 2.0  # a result this near is right in every class that has no limit of its own
 ELEMENTWISE_ULPS = 4.0  # PyTorch's own vectorised elementary functions (SLEEF) err by up to 1 ulp, GPU ones by up to 4
@@ -259,7 +259,7 @@ def typical_scale(subject: Subject, reference: Reference) -> float:
         lost = [loss for loss in lost if loss <= largest]
         on_the_way = _roundings(subject, reference)
         if on_the_way is not None:  # without thresholds already
-            lost.append(min((rms(on_the_way) or 0.0) / DEVIATIONS[DRAWS], largest))
+            lost.append(min((rms(on_the_way) or 0.0) / reference.deviations(), largest))
         cancelled = [loss for loss in lost if sensitive < CANCELLED * loss]
         if cancelled:
             return max(cancelled) / subject.input_formats.dtype.eps

@@ -8,7 +8,16 @@ import torch
 
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
 from conformance.numerics import FORMATS
-from conformance.reference import Reference, ReferenceUnavailable, bits_equal, make_reference, rms, tensors_of
+from conformance.reference import (
+    DEVIATIONS,
+    Reference,
+    ReferenceUnavailable,
+    bits_equal,
+    deviations,
+    make_reference,
+    rms,
+    tensors_of,
+)
 
 FP32, DL16 = FORMATS["fp32"], FORMATS["dl16"]
 
@@ -227,3 +236,18 @@ def test_rms_survives_extremes():
     assert rms(torch.tensor([1e-300], dtype=torch.float64)) == pytest.approx(1e-300)
     assert rms(torch.tensor([math.nan, 3.0])) == 3.0
     assert rms(torch.tensor([])) is None
+
+
+@pytest.mark.parametrize("draws", [8, 16])
+@pytest.mark.parametrize(("elements", "samples"), [(1000, 1000), (100_000, 100)])
+def test_one_right_result_in_a_hundred_exceeds_its_deviations_however_large_it_is(draws, elements, samples):
+    generator = torch.Generator().manual_seed(0)
+    beyond = 0
+    for _ in range(samples):
+        known = torch.zeros(elements)
+        for _ in range(draws):
+            known += torch.randn(elements, generator=generator).square_()
+        error = torch.randn(elements, generator=generator).abs_()
+        beyond += bool((error > deviations(draws, elements) * (known / draws).sqrt_()).any())
+    assert beyond <= samples / 100 + 3 * (samples / 100) ** 0.5
+    assert deviations(draws, elements) < 2 * DEVIATIONS[draws]  # and a wrong one still does
