@@ -59,42 +59,47 @@ def locate(
 def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Iterator[Culprit]:
     """Ever smaller culprits."""
     torch.set_num_threads(1)  # a fork copies one thread of an OpenMP team
-    calls = _recorded(sample, case, number)
+    recorded = _recorded(sample, case, number)
     modules = dict(sample.fn.named_modules()) if isinstance(sample.fn, nn.Module) else {}
     path: str | None = None
+    failing: list[Call] = []
     candidates = [""]
     while candidates:
-        for part in candidates:
-            message = _failure(backend, case, modules[part], calls[part]) if part in calls else ""
+        runs = [(name, way) for name in candidates for way in recorded.get(name, ())]
+        for part, way in runs:
+            message = _failure(backend, case, modules[part], way)
             if message:
-                path = part
+                path, failing = part, way
                 yield Culprit(path, type(modules[path]).__name__, message=message)
                 break
         else:
             break
-        candidates = parts.below(path, calls)
+        candidates = parts.below(path, recorded)
     if path is None:
         return
-    for op, call in _ops(modules[path], calls[path][-1]):
+    for op, call in _ops(modules[path], failing[-1]):
         message = _failure(backend, case, op, [call])
         if message:
             yield Culprit(path, type(modules[path]).__name__, op.name(), message)
             return
 
 
-def _recorded(sample: Sample, case: Case, number: int) -> dict[str, list[Call]]:
-    """Path -> inputs of a module in the first call of the model and, if another failed, in that one; as they run."""
+def _recorded(sample: Sample, case: Case, number: int) -> dict[str, list[list[Call]]]:
+    """Path -> inputs of a module in the first call of the model and, if another failed, in that one; as they run.
+
+    A list for each way in which the module is called: to encode, say, and then to decode.
+    """
     wanted = [(sample.args, sample.kwargs), *sample.replays]
-    found: dict[str, list[Call]] = {}
+    found: dict[str, list[list[Call]]] = {}
     for args, kwargs in [wanted[0], *([wanted[number]] if number else [])]:
         module: Any = on_device(sample.fn)
         prepared = prepare(args, kwargs, direction=Direction.FORWARD)
         with contextlib.suppress(Exception):
             run = functools.partial(invoke, prepared, driven(sample, module))
-            for name, call in parts.recorded(module, run).items():
-                found.setdefault(name, []).append(call)
+            for name, ways in parts.recorded_ways(module, run).items():
+                found.setdefault(name, []).append(ways)
     calls = 1 + bool(number)
-    return {name: each for name, each in found.items() if len(each) == calls}
+    return {name: [list(way) for way in zip(*each, strict=False)] for name, each in found.items() if len(each) == calls}
 
 
 def _without_gradient(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,13 @@ def recorded(module: nn.Module, call: Callable[[], Any]) -> dict[str, Call]:
     The module itself has the path "". An argument that has a state of its own (a cache) is left out: None is put in its
     place, which parts can do without. Raises whatever the call raises.
     """
-    seen: dict[str, Call] = {}
+    return {name: calls[0] for name, calls in recorded_ways(module, call).items()}
+
+
+def recorded_ways(module: nn.Module, call: Callable[[], Any]) -> dict[str, list[Call]]:
+    """As `recorded`, and after the first run of each part the first with arguments of other names: a model that is
+    called to encode is then called to decode. Raises whatever the call raises."""
+    seen: dict[str, dict[tuple[Any, ...], Call]] = {}
     handles = [
         part.register_forward_pre_hook(_recorder(name, seen), with_kwargs=True) for name, part in module.named_modules()
     ]
@@ -30,13 +36,14 @@ def recorded(module: nn.Module, call: Callable[[], Any]) -> dict[str, Call]:
     finally:
         for handle in handles:
             handle.remove()
-    return seen
+    return {name: list(calls.values()) for name, calls in seen.items()}
 
 
-def _recorder(name: str, seen: dict[str, Call]) -> Callable[..., None]:
+def _recorder(name: str, seen: dict[str, dict[tuple[Any, ...], Call]]) -> Callable[..., None]:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name not in seen:
-            seen[name] = trees.map_leaves(args, _kept), trees.map_leaves(kwargs, _kept)
+        way = len(args), *sorted(kwargs)
+        if way not in seen.setdefault(name, {}):
+            seen[name][way] = trees.map_leaves(args, _kept), trees.map_leaves(kwargs, _kept)
 
     return hook
 

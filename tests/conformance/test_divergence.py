@@ -110,6 +110,24 @@ def test_a_failure_at_other_sizes_is_looked_for_there():
     assert (found.path, found.op) == ("layers.1.activation", "aten::gelu")
 
 
+def test_a_model_that_is_called_in_two_ways_is_looked_at_in_both():
+    class Either(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = nn.Sequential(nn.Linear(4, 4), nn.SiLU()), nn.Sequential(nn.GELU())
+
+        def forward(self, x, encoded=None):
+            return self.encoder(x) if encoded is None else self.decoder(x + encoded)
+
+    def encode_and_decode(model, x):
+        return model(x, encoded=model(x))
+
+    sample = dataclasses.replace(SAMPLE, fn=Either(), drive=encode_and_decode)
+    found = divergence.locate(Breaks("aten::gelu", lambda out: out * 1.01), CASE, sample)
+    assert found is not None
+    assert (found.path, found.op) == ("decoder.0", "aten::gelu")
+
+
 def test_a_module_whose_ops_are_right_one_by_one_is_named_without_an_op():
     class Fuses(EagerBackend):
         """Is wrong only where it compiles a block as a whole."""
