@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("priority.toml")
 MAX_PARAMETERS = 300_000_000
 """No priority model has more: a sweep makes several copies of each, one of them in float64."""
 
-TEXT = Sizes(batch=2, length=128, batches=(3, 1), lengths=(65, 127, 200), prompt=100, steps=30, free=6)
+TEXT = Sizes(batch=2, length=128, batches=(5, 1), lengths=(65, 127, 200), prompt=100, steps=30, free=6)
 """Two sticks of 64 first; replayed one past a stick, one short of two, and past a window of 128. Decoding begins in the
 second stick and ends in the third."""
 
