@@ -197,6 +197,7 @@ class DescribedSuite(Suite, Protocol):
 
     expectations_dir: Path  # holds BACKEND.toml, the expectations of this suite
     sample_timeout: float  # seconds that a sample may take where the user sets no limit
+    sample_memory: int  # bytes, likewise
 
     def manifest(self, options: Options) -> Mapping[str, Any]:
         """Facts about what was swept that a report needs, as plain values for `Manifest.suite_facts`."""

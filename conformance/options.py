@@ -43,7 +43,7 @@ OPTIONS = (
     Option("seed", "N", "seed of all inputs (default 0)"),
     Option("max-samples", "N", "at most so many samples a case (default: what the tier says)"),
     Option("sample-timeout", "SECONDS", "time limit of a sample (default 120, of a model 600)"),
-    Option("memory-limit", "SIZE", "memory that a sample may take, e.g. 512M (default 2G); 0: no limit"),
+    Option("memory-limit", "SIZE", "memory that a sample may take, e.g. 512M (default 2G, models 6G); 0: no limit"),
     Option("expectations", "FILE", "expected failures (default: BACKEND.toml of the suite)", path=True),
     Option("run-dir", "DIR", "where results go (default runs/TIME-BACKEND-TIER)", path=True),
     Option("resume", "RUN", "go on with a run that was cut short: a directory, an id or `latest`", path=True),

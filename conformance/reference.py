@@ -21,6 +21,7 @@ from conformance import trees
 from conformance.callables import borrowed, direction_of, driven
 from conformance.calls import SEED, CallResult, Leaf, invoke, prepare, to_host
 from conformance.cases import Case, NumericalClass, Sample
+from conformance.isolation import memory
 from conformance.judgement.stochastic import StochasticArithmetic, root_mean_squares, stochastic_arithmetic
 from conformance.numerics import FORMATS, NumberFormat, round_to
 from conformance.widening import widened_dtype, widening
@@ -215,6 +216,8 @@ class Reference:
                 made = self._run(self._widen, self._widen)
                 self._seconds = time.perf_counter() - started
             except Exception as error:
+                if _is_exhausted(error):
+                    raise
                 complaint = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
                 continue
             if complaint:
@@ -245,7 +248,9 @@ class Reference:
     ) -> list[Any] | None:
         try:
             made = self._run(convert, on_cotangent, around)
-        except Exception:  # the op may refuse the changed inputs (not positive definite, say): no such evidence
+        except Exception as error:  # the op may refuse the changed inputs (not positive definite, say): no evidence
+            if _is_exhausted(error):
+                raise
             return None
         return [leaf.value for leaf in tensors_of(made)] if self._comparable(made) else None
 
@@ -499,6 +504,11 @@ def _each(kept: Sequence[Any], used_up: list[Any]) -> Iterator[tuple[Any, Any]]:
     for i, left in enumerate(kept):
         right, used_up[i] = used_up[i], None
         yield left, right
+
+
+def _is_exhausted(error: Exception) -> bool:
+    """Whether a run ended for want of memory: without its evidence a right result might be called wrong."""
+    return memory.is_exhausted(f"{type(error).__name__}: {error}")
 
 
 def _real(x: Tensor) -> Tensor:

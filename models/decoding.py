@@ -18,6 +18,7 @@ class DecodeSuite:
     kind = "decode"
     expectations_dir = Path(__file__).with_name("expectations")
     sample_timeout = 600.0
+    sample_memory = 6 << 30  # several copies, most of them in float64, and what a simulator holds beside them
 
     def cases(self, options: Options) -> Iterable[Case]:
         """A case for each cache, by subject."""

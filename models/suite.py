@@ -45,6 +45,7 @@ class ModelSuite:
     kind = "model"
     expectations_dir = Path(__file__).with_name("expectations")
     sample_timeout = 600.0
+    sample_memory = 6 << 30  # several copies, most of them in float64, and what a simulator holds beside them
 
     def cases(self, options: Options) -> Iterable[Case]:
         """All cases that `options` selects, by subject in alphabetical order."""

@@ -137,6 +137,7 @@ class Zygote:
                 facts=dict(suite.manifest(request.options)) if hasattr(suite, "manifest") else {},
                 expectations_dir=str(getattr(suite, "expectations_dir", "") or ""),
                 seconds=getattr(suite, "sample_timeout", None),
+                memory=getattr(suite, "sample_memory", None),
             )
         except suites.SuiteNotFound as error:
             return wire.Failed(str(error))
@@ -169,7 +170,7 @@ class Zygote:
                 os.close(self.control.sock.detach())
                 must_set_up = not _fork_safe(self.plan, self.backend)
                 runner = Runner(self.backend, self.suites, self.stage, channel, must_set_up=must_set_up)
-                runner.prepare(request.memory_limit)
+                runner.prepare()
                 frames.with_room(runner.serve)
             except BaseException as error:
                 traceback.print_exc()

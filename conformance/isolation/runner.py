@@ -57,12 +57,11 @@ class Runner:
         self.memory_limit = 0  # bytes that a sample may map; 0: any
         self.traces = os.dup(2)
 
-    def prepare(self, memory_limit: int) -> None:
+    def prepare(self) -> None:
         os.setsid()  # the supervisor kills the whole group, compilers and all
         process.die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.memory_limit = memory_limit
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of crashes must not fill the disk
 
     def serve(self) -> None:
@@ -130,6 +129,7 @@ class Runner:
             raise _Gone from error
 
     def _begin_build(self, request: wire.RunCase) -> None:
+        self.memory_limit = request.memory_limit
         self._limit_memory()  # before the watchdog, whose thread the sample before may have left no memory for
         self._watch(request.time_limit)
         self.on_stage(Stage.BUILD)

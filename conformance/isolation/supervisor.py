@@ -56,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True):
     """What a sample may take. 0: no limit on memory."""
 
     seconds: float | None = None  # None: what the suite says, or the default
-    memory: int = DEFAULT_MEMORY_LIMIT  # bytes above the zygote's own
+    memory: int | None = None  # bytes above the zygote's own; None: what the suite says, or the default
 
 
 class Writer(Protocol):
@@ -99,6 +99,7 @@ class Supervisor:
         self.options = options
         self.limits = limits or Limits()
         self._seconds = DEFAULT_TIME_LIMIT  # of a sample of the case in hand
+        self._memory = DEFAULT_MEMORY_LIMIT  # likewise
         self.worker = worker
         self.hello: wire.Hello | None = None
         self.restarts = 0  # of the zygote
@@ -285,6 +286,8 @@ class Supervisor:
         """
         records: list[Record] = []
         self._seconds = self.limits.seconds or self.cases(suite).seconds or DEFAULT_TIME_LIMIT
+        asked, default = self.limits.memory, self.cases(suite).memory or DEFAULT_MEMORY_LIMIT
+        self._memory = default if asked is None else asked
         progress = Progress(suite, case, skip)
         failed = 0
         while not progress.done:
@@ -299,7 +302,7 @@ class Supervisor:
                 self._restart()
                 continue
             runner.ready = False
-            request = wire.RunCase(suite, case, progress.index, tuple(skip), self.options, self._seconds)
+            request = wire.RunCase(suite, case, progress.index, tuple(skip), self.options, self._seconds, self._memory)
             with contextlib.suppress(OSError):
                 runner.channel.send(request)
             killed, detail = self._follow(runner, progress, writer, records)
@@ -329,7 +332,7 @@ class Supervisor:
             control = self._control
             assert control is not None
             try:
-                control.send(wire.Fork(self.limits.memory))
+                control.send(wire.Fork())
                 socket.send_fds(control.sock, [b"f"], [theirs.fileno()])
             except OSError:
                 pass
@@ -414,7 +417,7 @@ class Supervisor:
             if now > min(look, deadline):
                 look = now + POLL
                 # The kernel's limit counts private memory; this one what is really there, shared memory too.
-                if self.limits.memory and runner.rss() - runner.base_rss > self.limits.memory:
+                if self._memory and runner.rss() - runner.base_rss > self._memory:
                     kill_group(runner.pid)
                     return Killed.MEMORY, ""
             if now > deadline:
@@ -473,7 +476,7 @@ class Supervisor:
             killed=killed,
             output=self._output.tail(),
             time_limit=self._seconds,
-            memory_limit=self.limits.memory,
+            memory_limit=self._memory,
             base_rss=runner.base_rss,
             max_rss=max_rss,
             detail=detail,

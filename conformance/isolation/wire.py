@@ -41,8 +41,6 @@ class WarmUp(Message):
 class Fork(Message):
     """Fork a runner; one byte with the runner's socket attached follows."""
 
-    memory_limit: int  # bytes above what the zygote uses; 0: none
-
 
 class Reap(Message):
     pid: int
@@ -72,6 +70,7 @@ class CaseList(Message):
     facts: dict[str, Any]  # for the manifest
     expectations_dir: str  # "" where it has none
     seconds: float | None = None  # limit of a sample where the user sets none
+    memory: int | None = None  # likewise, bytes
 
 
 class Failed(Message):
@@ -109,6 +108,7 @@ class RunCase(Message):
     skip: tuple[int, ...]  # indices after it that need not be run
     options: Options
     time_limit: float  # seconds a sample
+    memory_limit: int  # bytes a sample, above what the zygote uses; 0: none
 
 
 class Go(Message):

@@ -23,6 +23,7 @@ class BlockSuite:
     name = "blocks"
     kind = "block"
     expectations_dir = Path(__file__).parent.with_name("expectations")
+    sample_memory = suite.ModelSuite.sample_memory
 
     def cases(self, options: Options) -> Iterable[Case]:
         """A case for each block that the architectures of the tier have, once however many have it."""

@@ -46,6 +46,23 @@ def test_both_runs_and_the_inputs_stay_as_they_are():
     assert reference.exact.inputs[0].value[0].item() == float(x[0]) * 3
 
 
+def test_evidence_that_lacks_memory_is_not_taken_for_none():
+    """A bound without it would be too narrow, and call a right result wrong."""
+
+    def hungry(x):
+        if x.dtype is torch.float64:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 270000000 bytes")
+        return x * 2
+
+    reference = make_reference(case(), sample(hungry, torch.ones(3)))
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        assert reference.exact
+    reference = make_reference(case(), sample(lambda x: hungry(x) if x[0] != 1 else x * 2, torch.ones(3)))
+    assert reference.exact is not None
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        reference.sensitivity(FP32)
+
+
 def test_integers_promote_to_float64_in_the_exact_run():
     assert exact_value("int64", torch.sqrt, torch.tensor([2])).item() == math.sqrt(2)
     assert torch.get_default_dtype() is torch.float32

@@ -359,6 +359,11 @@ class Leaky(FakeSuite):
     subjects: ClassVar = {"leaky": ("map_and_leave",) * 5 + ("eat_private_memory", "fine")}
 
 
+class Frugal(FakeSuite):
+    sample_memory = 160 << 20
+    subjects: ClassVar = {"hungry": ("eat_private_memory", "fine")}
+
+
 class Broken(FakeSuite):
     def cases(self, options):
         raise RuntimeError("this suite has no cases today")

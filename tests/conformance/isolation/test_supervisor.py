@@ -230,6 +230,16 @@ def test_the_memory_that_samples_leave_behind_does_not_count_against_later_ones(
     assert [record.outcome for record in records] == [*[Outcome.PASS] * 5, Outcome.OOM, Outcome.PASS]
 
 
+@pytest.mark.parametrize(("limit", "said"), [(None, "160 MiB"), (128 << 20, "128 MiB")])
+def test_a_suite_says_what_memory_its_samples_may_take_unless_the_user_does(tmp_path, limit, said):
+    suite = f"{FAKES}:Frugal"
+    with Supervisor(plan(), Options(), log=tmp_path / "log", limits=Limits(memory=limit)) as supervisor:
+        supervisor.cases(suite)
+        hungry, fine = supervisor.run_case(suite, case("hungry"), Log())
+        assert said == f"{supervisor._memory >> 20} MiB"
+    assert (hungry.outcome, fine.outcome) == (Outcome.OOM, Outcome.PASS)
+
+
 @pytest.mark.parametrize("backend", ["CrashesInReset", "RaisesInReset", "HangsInReset"])
 def test_what_happens_between_cases_costs_no_sample(tmp_path, backend):
     with Supervisor(plan(backend), Options(), log=tmp_path / "log", limits=LIMITS) as supervisor:

@@ -25,8 +25,8 @@ FROM_CHILD = [
 ]
 FROM_SUPERVISOR = [
     wire.ListCases("ops", Options()),
-    wire.Fork(1),
-    wire.RunCase("ops", CASE, 2, (5,), Options(), 1.5),
+    wire.Fork(),
+    wire.RunCase("ops", CASE, 2, (5,), Options(), 1.5, 1 << 30),
     wire.Go(),
 ]
 
