@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -97,36 +98,55 @@ class Greedy:
         return f"Greedy({self.tokens})"
 
 
+@dataclass(frozen=True)
+class Calls:
+    """Which inputs the calls of a decode loop get, by name, beside the tokens and the cache."""
+
+    tokens: str = "input_ids"  # what the tokens are called
+    encoder: tuple[str, ...] = ()  # of the encoder, which is called once before all; empty: there is none
+    prefill: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()  # of each call after the prefill
+
+
+TOKENS_ALONE = Calls()
+"""Of a causal language model."""
+
+
 def decode(
     model: Model,
     *,
-    input_ids: Tensor,
+    calls: Calls = TOKENS_ALONE,
     prompt: int,
     free: int,
     cache_argument: str,
-    make_cache: Callable[[], Any] | None,
+    make_cache: Callable[[Any], Any] | None,
     **inputs: Any,
 ) -> dict[str, Any]:
     """Prefill and then one token at a time with a cache: teacher-forced, and after that `free` tokens of its own.
 
-    `input_ids` (batch, prompt + steps) are the tokens that it is given. `make_cache` makes an empty cache; None: the
-    model makes its own. Returns logits of the prefill (batch, prompt, vocabulary), of the steps (batch, steps,
-    vocabulary), and the `Greedy` tokens of a second run that is fed what it chose.
+    Of `inputs`, the tokens that it is given are (batch, prompt + steps). `make_cache` makes an empty cache, given what
+    the encoder returned; None: the model makes its own. Returns logits of the prefill (batch, prompt, vocabulary), of
+    the steps (batch, steps, vocabulary), and the `Greedy` tokens of a second run that is fed what it chose; with an
+    encoder also what that returned, which both runs read.
     """
+    given = inputs[calls.tokens]
     with torch.no_grad():
+        encoded = model(**_named(inputs, calls.encoder)) if calls.encoder else None
+        known = {} if encoded is None else {"encoder_outputs": encoded}
 
-        def call(tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
-            given = {cache_argument: cache} if cache is not None else {}
-            output = model(input_ids=tokens.contiguous(), use_cache=True, **given, **inputs)
+        def call(tokens: Tensor, cache: Any, names: Sequence[str]) -> tuple[Tensor, Any]:
+            kept = {cache_argument: cache} if cache is not None else {}
+            named = {calls.tokens: tokens.contiguous(), **_named(inputs, names)}
+            output = model(**named, use_cache=True, **kept, **known)
             return output["logits"], output[cache_argument]
 
         def start() -> tuple[Tensor, Any]:
-            return call(input_ids[:, :prompt], make_cache() if make_cache is not None else None)
+            return call(given[:, :prompt], make_cache(encoded) if make_cache is not None else None, calls.prefill)
 
         prefill, cache = start()
         steps = []
-        for at in range(prompt, input_ids.shape[1]):
-            logits, cache = call(input_ids[:, at : at + 1], cache)
+        for at in range(prompt, given.shape[1]):
+            logits, cache = call(given[:, at : at + 1], cache, calls.steps)
             steps.append(logits[:, -1])
         logits, cache = start()
         tokens, margins = [], []
@@ -136,12 +156,17 @@ def decode(
             best = last.topk(2).values
             margins.append((best[:, 0] - best[:, 1]) / last.std(-1))
             tokens.append(last.argmax(-1))
-            logits, cache = call(tokens[-1][:, None].to(input_ids.device), cache)
+            logits, cache = call(tokens[-1][:, None].to(given.device), cache, calls.steps)
     return {
+        **({} if encoded is None else {"encoder": plain(encoded)}),
         "prefill": prefill,
         "steps": torch.stack(steps, 1),
         "greedy": Greedy(torch.stack(tokens, 1).tolist(), torch.stack(margins, 1).tolist(), tie),
     }
+
+
+def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: inputs[name] for name in names}
 
 
 def train(model: Any, *, steps: int, rate: float, labels: str, **inputs: Any) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from torch import nn
 from conformance import digests, parts
 from conformance.budgets import Budgets
 from conformance.cases import Case, Direction, NotBuildable, NumericalClass, Sample, ShapeMode
-from models import drives, measures
-from models.subjects import Sizes, Subject
+from models import drives, generation, measures
+from models.subjects import Subject
 
 TRAINING_STEPS, RATE = 3, 1e-2
 
 CACHES: Mapping[str, int] = {"dynamic-cache": 2, "static-cache": 1}
 """Lane of decoding -> recompiles that are in order. The prefill and the first step differ in shape; a cache that grows
 differs once more at the second step, and is of symbolic size from then on."""
+
+ENCODER = 1
+"""Recompiles more with an encoder: it is called through the same compiled module as the decoder, before it."""
 
 
 @dataclass(frozen=True)
@@ -89,28 +93,28 @@ def of_decoding(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
         raise NotBuildable("it does not decode token by token: its forward takes no cache")
     dtype, sizes = dtype_named(case.dtype), subject.sizes
     module = subject.build(dtype, seed, False)
+    exact = subject.exact(module)
+    writing = generation.asked(
+        module, lambda length: subject.inputs(dtype, seed, sizes.batch, fitting(subject, length)), sizes
+    )
+    static = case.lane == "static-cache"
     drive = functools.partial(
         drives.decode,
-        prompt=sizes.prompt,
+        calls=writing.calls,
+        prompt=writing.prompt,
         free=sizes.free,
         cache_argument=subject.cache_argument,
-        make_cache=_static_cache(module, sizes) if case.lane == "static-cache" else None,
+        make_cache=generation.static_cache(module, writing, sizes.free) if static else None,
     )
-    tokens = {"input_ids": subject.inputs(dtype, seed, sizes.batch, sizes.prompt + sizes.steps)["input_ids"]}
-    budgets = Budgets(graph_breaks=0, recompiles=CACHES[case.lane])
+    with subject.around() if subject.around else contextlib.nullcontext():
+        generation.require_reference(module, writing, drive)
+    budgets = Budgets(graph_breaks=0, recompiles=CACHES[case.lane] + (ENCODER if writing.encodes else 0))
     plan = Plan(0, sizes.batch, drive=drive, measure=measures.of_decoding, budgets=budgets)
-    yield _sample(case, subject, module, subject.exact(module), tokens, [], plan)
-
-
-def _static_cache(module: Any, sizes: Sizes) -> Callable[[], Any]:
-    from transformers import StaticCache
-
-    if getattr(module, "_is_stateful", False):
-        raise NotBuildable("the model makes its own cache, of a kind that has no fixed size")
-    if not hasattr(module, "config"):
-        raise NotBuildable("the model has no config, which says how large a cache of fixed size is")
-    config = module.config.get_text_config(decoder=True)
-    return lambda: StaticCache(config=config, max_cache_len=sizes.prompt + sizes.steps + sizes.free)
+    sample = _sample(case, subject, module, exact, writing.inputs, [], plan)
+    if writing.encodes:
+        encoding = generation.encoding(exact) if exact is not None else None
+        sample = replace(sample, fn=generation.encoding(module), exact_fn=encoding)
+    yield sample
 
 
 def of_block(case: Case, subject: Subject, path: str, seed: int) -> Sample:

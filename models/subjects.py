@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+DECODES = frozenset({"causal-lm", "seq2seq-lm", "speech-seq2seq", "image-text-to-text", "multimodal-lm"})
+"""Tasks whose models write tokens one by one. Which of them do, and how, they are asked when they are made."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """How large the calls of a model are: batches in rows, lengths in tokens (or frames, or samples)."""

@@ -13,7 +13,7 @@ import msgspec
 from conformance.cases import NotBuildable, Options, Tier
 from models import sources
 from models.sources import Listed
-from models.subjects import Subject
+from models.subjects import DECODES, Subject
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 RANDOM_IN_TRAINING = re.compile(r".*(drop|jitter_noise|mask_(time|feature)_prob).*")
 """Fields of configs that make training random. They are 0 in a model that is trained, to compare two runs."""
 
-DECODES = "causal-lm"
 LABELLED = frozenset({"causal-lm", "masked-lm"})
 """Tasks whose models are trained to predict their own input tokens."""
 
@@ -40,7 +39,7 @@ def listed(options: Options) -> Iterator[Listed]:
             name = f"{model_type}.{task}"
             tier = Tier.SMOKE if name in smoke else Tier.PR if name in pr else Tier.NIGHTLY
             decode_tier = Tier.SMOKE if name in decode else Tier.NIGHTLY if tier is Tier.NIGHTLY else Tier.PR
-            yield Listed(name, tier, task == DECODES, decode_tier)
+            yield Listed(name, tier, task in DECODES, decode_tier)
 
 
 def subject(name: str, options: Options) -> Subject:

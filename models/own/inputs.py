@@ -33,7 +33,8 @@ class NoInputs(ValueError):
 def cache_argument(model: nn.Module) -> str | None:
     """The name of the cache in a model's forward; None where it takes none, or no tokens."""
     names = inspect.signature(model.forward).parameters
-    return next((name for name in CACHES if name in names and "input_ids" in names), None)
+    writes = "input_ids" in names or "decoder_input_ids" in names
+    return next((name for name in CACHES if name in names and writes), None)
 
 
 def found(model: Any, model_type: str, task: str, sizes: Sizes) -> Recipe:

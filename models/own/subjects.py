@@ -15,7 +15,7 @@ from models.own import declarations, namespace
 from models.own.declarations import Entry
 from models.own.faults import fault, raised
 from models.sources import Listed
-from models.subjects import Sizes, Subject
+from models.subjects import DECODES, Sizes, Subject
 
 if TYPE_CHECKING:
     import torch
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     Call = Callable[[int, int], dict[str, Any]]
 
 PREFIX = "own/"
-DECODES = "causal-lm"
 
 
 def listed(options: Options) -> Iterator[Listed]:
     """Those of all files, in their order."""
     for entry in declarations.load(options.models).values():
-        yield Listed(PREFIX + entry.name, entry.tier, entry.task == DECODES, entry.tier, dtypes=entry.dtypes)
+        yield Listed(PREFIX + entry.name, entry.tier, entry.task in DECODES, entry.tier, dtypes=entry.dtypes)
 
 
 def facts(options: Options) -> Mapping[str, Any]:
@@ -105,7 +104,7 @@ def _of_factory(entry: Entry) -> Subject:
         lengths=length is not None,
         batched=batch is not None,
         dims={argument: tuple(dims.values()) for argument, dims in entry.dynamic.items()},
-        cache_argument=inputs.cache_argument(module) if entry.task == DECODES else None,
+        cache_argument=inputs.cache_argument(module) if entry.task in DECODES else None,
         labels=entry.labels,
         sizes=sizes,
         script=functools.partial(scripts.of_factory, entry),
@@ -196,6 +195,6 @@ def _recipe(entry: Entry, build: Callable[[torch.dtype, int, bool], nn.Module], 
         except inputs.NoInputs as error:
             said = f"no inputs were found with which {type(model).__name__} runs ({error}); give a `factory` instead"
             fault(entry, entry.source, said, error)
-        cache = inputs.cache_argument(model) if entry.task == DECODES else None
+        cache = inputs.cache_argument(model) if entry.task in DECODES else None
         _recipes[key] = msgspec.structs.replace(found, cache_argument=cache)
     return _recipes[key]

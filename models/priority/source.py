@@ -11,18 +11,17 @@ import msgspec
 from conformance.cases import NotBuildable, Options, Tier
 from models.priority import entries
 from models.sources import Listed
-from models.subjects import Subject
+from models.subjects import DECODES, Subject
 
 PREFIX = "priority/"
-DECODES = "causal-lm"
-WRITES = frozenset({DECODES, "masked-lm", "seq2seq-lm", "speech-seq2seq", "image-text-to-text", "multimodal-lm"})
+WRITES = DECODES | {"masked-lm"}
 """Tasks whose logits are of tokens."""
 
 
 def listed(options: Options) -> Iterator[Listed]:
     """All of them, in the pr tier."""
     for name, entry in entries.entries().items():
-        yield Listed(PREFIX + name, Tier.PR, entry.task == DECODES, Tier.PR)
+        yield Listed(PREFIX + name, Tier.PR, entry.task in DECODES, Tier.PR)
 
 
 def subject(name: str, options: Options) -> Subject:
@@ -40,7 +39,7 @@ def subject(name: str, options: Options) -> Subject:
         recipe = entries.recipe(entry)
     except KeyError as error:
         raise NotBuildable(f"transformers {transformers.__version__}: {error.args[0]}") from None
-    if entry.task == DECODES:
+    if entry.task in DECODES:
         parameters = inspect.signature(recipes.model_class(recipe.model_type, recipe.class_name).forward).parameters
         cache = next((each for each in entries.CACHES if each in parameters), None)
         recipe = msgspec.structs.replace(recipe, cache_argument=cache)

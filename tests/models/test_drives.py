@@ -78,6 +78,46 @@ def test_decoding_prefills_and_then_takes_one_token_at_a_time():
     assert out["greedy"].tokens == [[2, 3, 4, 5], [3, 4, 5, 6]]
 
 
+def test_inputs_go_to_the_calls_that_are_named():
+    class Translator(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def forward(self, decoder_input_ids=None, past=None, **inputs):
+            self.calls.append((None if decoder_input_ids is None else tuple(decoder_input_ids.shape), sorted(inputs)))
+            if decoder_input_ids is None:
+                return {"last_hidden_state": inputs["source"] * 2}
+            logits = torch.nn.functional.one_hot((decoder_input_ids + 1) % 11, 11).float()
+            return {"logits": logits + inputs["encoder_outputs"]["last_hidden_state"], "past": (past or 0) + 1}
+
+    sizes = []
+
+    def make_cache(encoded):
+        sizes.append(encoded["last_hidden_state"].shape)
+        return 0
+
+    model = Translator()
+    out = drives.decode(
+        model,
+        calls=drives.Calls("decoder_input_ids", encoder=("source", "mask"), prefill=("mask", "image"), steps=("mask",)),
+        prompt=2,
+        free=1,
+        cache_argument="past",
+        make_cache=make_cache,
+        decoder_input_ids=torch.tensor([[1, 2, 3]]),
+        source=torch.ones(1, 1, 11),
+        mask=torch.ones(1, 1),
+        image=torch.ones(1, 1),
+    )
+    prefill = ((1, 2), ["encoder_outputs", "image", "mask", "use_cache"])
+    step = ((1, 1), ["encoder_outputs", "mask", "use_cache"])
+    assert model.calls == [(None, ["mask", "source"]), prefill, step, prefill, step]
+    assert sizes == 2 * [torch.Size((1, 1, 11))]
+    assert torch.equal(out["encoder"]["last_hidden_state"], torch.full((1, 1, 11), 2.0))
+    assert out["steps"].argmax(-1).tolist() == [[4]]
+
+
 def test_a_model_that_fails_past_a_length_writes_another_text():
     tokens = torch.tensor([[4, 7, 1, 3, 9]])
     assert run(Counter(), tokens)["greedy"] != run(Counter(wrong_at=5), tokens)["greedy"]

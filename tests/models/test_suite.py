@@ -93,15 +93,18 @@ def test_a_sample_that_only_a_named_model_has_is_found_again():
     assert rerun.sample_of(ModelSuite(), case, 1, Options()).index == 1
 
 
-def test_causal_lms_decode_with_both_caches():
+def test_what_writes_decodes_with_both_caches():
     assert named(Tier.PR, DecodeSuite, subjects=("llama.causal-lm",)) == [
         "decode:llama.causal-lm:float32:automatic:fwd:dynamic-cache",
         "decode:llama.causal-lm:float32:automatic:fwd:static-cache",
     ]
+    for name in ("t5.seq2seq-lm", "whisper.speech-seq2seq", "llava.image-text-to-text", "priority/bart-base"):
+        assert len(named(Tier.PR, DecodeSuite, subjects=(name,))) == 2
+        assert f"decode:{name}:float32:automatic:fwd:dynamic-cache" in named(Tier.PR, DecodeSuite)
     assert named(suite=DecodeSuite, subjects=("vit.*",)) == []
     assert {case.split(":")[1] for case in named(Tier.SMOKE, DecodeSuite)} == set(sources.tiers()["smoke_decode"])
     assert named(suite=DecodeSuite, shape_modes=(ShapeMode.STATIC,)) == []
-    assert len(named(suite=DecodeSuite)) > 2 * 140
+    assert len(named(suite=DecodeSuite)) > 2 * 280
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ LLAMA = {
     "attention_dropout": 0.5,
 }
 
+PARTS = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}  # of an encoder or a decoder
+
 NETS = """
 import torch
 from torch import nn
@@ -203,6 +205,26 @@ def test_a_checkpoint_for_another_task_lacks_weights(place):
     LlamaModel(LlamaConfig(**LLAMA)).save_pretrained(place / "saved")
     with pytest.raises(UserFault, match=r"the checkpoint lacks 1 weights of LlamaForCausalLM "):
         subjects.subject("own/net", options(place, 'checkpoint = "saved"', 'task = "causal-lm"'))
+
+
+def test_an_encoder_decoder_decodes(place):
+    config = {
+        "model_type": "bart",
+        "d_model": 32,
+        **{f"{part}_{name}": n for part in ("encoder", "decoder") for name, n in PARTS.items()},
+        "vocab_size": 100,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 3,
+    }
+    (place / "bart.json").write_text(json.dumps(config))
+    lines = 'config = "bart.json"', 'task = "seq2seq-lm"', "sizes = { prompt = 3, steps = 2, free = 1 }"
+    chosen = options(place, *lines)
+    case = next(iter(DecodeSuite().cases(chosen)))
+    sample = next(samples.of_decoding(case, subjects.subject("own/net", chosen), 0))
+    made = sample.drive(sample.fn, **sample.kwargs)
+    assert sample.kwargs["decoder_input_ids"][:, 0].tolist() == [3, 3]
+    assert (made["prefill"].shape, made["steps"].shape) == ((2, 3, 100), (2, 2, 100))
 
 
 def test_a_hub_that_cannot_be_reached_is_a_skip(place, monkeypatch):

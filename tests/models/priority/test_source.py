@@ -6,11 +6,12 @@ from models import sources
 from models.priority import entries, source
 
 
-def test_all_are_in_the_pr_tier_and_causal_models_decode():
+def test_all_are_in_the_pr_tier_and_what_writes_decodes():
     listed = {each.name: each for each in source.listed(Options())}
     assert list(listed) == [f"priority/{name}" for name in entries.entries()]
     assert {each.tier for each in listed.values()} == {Tier.PR}
-    assert listed["priority/llama-3.1-8b"].decodes
+    for name in ("llama-3.1-8b", "flan-t5-small", "bart-base", "whisper-tiny", "granite-vision-3.3-2b"):
+        assert listed[f"priority/{name}"].decodes, name
     assert not listed["priority/bert-base"].decodes
 
 
@@ -31,8 +32,9 @@ def test_tokens_lie_within_the_cut_vocabulary():
     assert int(subject.inputs(torch.float32, 0, 8, 200)["input_ids"].max()) < 1049
 
 
-def test_decoding_models_name_their_cache():
-    assert sources.subject("priority/qwen3-0.6b", Options()).cache_argument in entries.CACHES
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "bart-base"])
+def test_decoding_models_name_their_cache(name):
+    assert sources.subject(f"priority/{name}", Options()).cache_argument in entries.CACHES
 
 
 def test_sizes_are_those_of_the_kind():
