@@ -57,6 +57,12 @@ def tiers() -> Mapping[str, Any]:
     return tomllib.loads(TIERS.read_text())
 
 
+def decode_tier(name: str) -> Tier:
+    """The smallest tier in which the subject of that name decodes, if it can."""
+    found = (tier for tier in ORDER if name in tiers()["decode"].get(tier, ()))
+    return next(found, Tier.NIGHTLY)
+
+
 def at_most(tier: Tier, limit: Tier) -> bool:
     """Whether what belongs to `tier` is run in `limit`."""
     return ORDER.index(tier) <= ORDER.index(limit)

@@ -32,14 +32,13 @@ def listed(options: Options) -> Iterator[Listed]:
     """Each type with its main task; by name also with its others, as far as they have a class of their own."""
     from models.zoo import architectures
 
-    smoke, pr, decode = sources.tiers()["smoke"], sources.tiers()["pr"].values(), sources.tiers()["smoke_decode"]
+    smoke, pr = sources.tiers()["smoke"], sources.tiers()["pr"].values()
     for model_type, architecture in architectures.architectures().items():
         tasks = architectures.distinct_tasks(architecture) if options.subjects else (architecture.main_task,)
         for task in tasks:
             name = f"{model_type}.{task}"
             tier = Tier.SMOKE if name in smoke else Tier.PR if name in pr else Tier.NIGHTLY
-            decode_tier = Tier.SMOKE if name in decode else Tier.NIGHTLY if tier is Tier.NIGHTLY else Tier.PR
-            yield Listed(name, tier, task in DECODES, decode_tier)
+            yield Listed(name, tier, task in DECODES, sources.decode_tier(name))
 
 
 def subject(name: str, options: Options) -> Subject:

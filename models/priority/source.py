@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from conformance.cases import NotBuildable, Options, Tier
+from models import sources
 from models.priority import entries
 from models.sources import Listed
 from models.subjects import DECODES, Subject
@@ -21,7 +22,7 @@ WRITES = DECODES | {"masked-lm"}
 def listed(options: Options) -> Iterator[Listed]:
     """All of them, in the pr tier."""
     for name, entry in entries.entries().items():
-        yield Listed(PREFIX + name, Tier.PR, entry.task in DECODES, Tier.PR)
+        yield Listed(PREFIX + name, Tier.PR, entry.task in DECODES, sources.decode_tier(PREFIX + name))
 
 
 def subject(name: str, options: Options) -> Subject:

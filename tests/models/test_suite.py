@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -37,7 +38,11 @@ def test_nightly_has_every_architecture_static_and_dynamic():
 
 def test_what_tiers_name_exists():
     known = architectures.architectures()
-    for name in [*sources.tiers()["smoke"], *sources.tiers()["smoke_decode"], *sources.tiers()["pr"].values()]:
+    tiers = sources.tiers()
+    for name in [*tiers["smoke"], *tiers["pr"].values(), *itertools.chain(*tiers["decode"].values())]:
+        if "/" in name:
+            assert name in {each.name for each in sources.source(sources.prefix_of(name)).listed(Options())}
+            continue
         model_type, _, task = name.rpartition(".")
         assert task in known[model_type].tasks, name
 
@@ -100,9 +105,11 @@ def test_what_writes_decodes_with_both_caches():
     ]
     for name in ("t5.seq2seq-lm", "whisper.speech-seq2seq", "llava.image-text-to-text", "priority/bart-base"):
         assert len(named(Tier.PR, DecodeSuite, subjects=(name,))) == 2
-        assert f"decode:{name}:float32:automatic:fwd:dynamic-cache" in named(Tier.PR, DecodeSuite)
+        assert f"decode:{name}:float32:automatic:fwd:dynamic-cache" in named(suite=DecodeSuite)
     assert named(suite=DecodeSuite, subjects=("vit.*",)) == []
-    assert {case.split(":")[1] for case in named(Tier.SMOKE, DecodeSuite)} == set(sources.tiers()["smoke_decode"])
+    assert {case.split(":")[1] for case in named(Tier.SMOKE, DecodeSuite)} == set(sources.tiers()["decode"]["smoke"])
+    pr = {case.split(":")[1] for case in named(Tier.PR, DecodeSuite)}
+    assert pr == {*sources.tiers()["decode"]["smoke"], *sources.tiers()["decode"]["pr"]}
     assert named(suite=DecodeSuite, shape_modes=(ShapeMode.STATIC,)) == []
     assert len(named(suite=DecodeSuite)) > 2 * 280
 
