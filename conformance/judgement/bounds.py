@@ -37,6 +37,7 @@ SHORT_SENSITIVITY, SHORT_LOSS = 3.0, 2.0  # in 16 bits and fewer, where intermed
 NEIGHBOURS = 8  # results of about the same size, above and below, that may lose alike
 CONTRACTION_LOSS = 2.0  # the CPU sums some ops in 16 bits itself (transposed convolutions, addbmm)
 CONTRACTION_ROUNDINGS = 1.5  # half a unit for the output, one for an intermediate result in the same format
+UNLUCKY, UNLUCKY_EXCESS = 100_000, 2.0
 UNEVIDENCED_ULPS = 16.0  # where neither an exact result nor a sensitivity can be computed
 TOO_LOOSE = 0.1  # of the result's size: what a bound may not exceed
 CANCELLED = 0.01  # of what the CPU loses: where a result is less sensitive than that, the loss is one of cancellation
@@ -124,6 +125,11 @@ class Subject:
         return self.index is not None and (self.input_formats.coarser or self.input_formats.flushes)
 
     @property
+    def estimated(self) -> bool:
+        """Whether the bound follows from random runs, and not from a proof or somebody's word."""
+        return self.numerics is NumericalClass.COMPOSITE and self.tolerance is None
+
+    @property
     def short(self) -> bool:
         """Whether the case's dtype has 16 bits or fewer, so that kernels keep what lies between in a wider one."""
         return self.input_formats.dtype.precision <= format_named("fp16").precision
@@ -175,6 +181,12 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
     on_the_way = _roundings(subject, reference)
     if on_the_way is not None:  # only now: it costs dozens of runs, and only what would be called wrong comes here
         yield torch.maximum(allowed, _among_neighbours(on_the_way, subject.target) + units)
+
+
+def unlucky(error: Tensor, allowed: Tensor, over: Tensor) -> bool:
+    """Whether what is beyond the bound is no more than one expects of millions of numbers, each with a bound of its own
+    that is estimated from a few random runs: one in UNLUCKY, and by no more than UNLUCKY_EXCESS."""
+    return int(over.sum()) * UNLUCKY <= over.numel() and bool((error <= UNLUCKY_EXCESS * allowed)[over].all())
 
 
 def _roundings(subject: Subject, reference: Reference) -> Tensor | None:

@@ -210,6 +210,10 @@ def _within(c: Comparison, reference: Reference, out: Measured, error: Tensor, u
         over = error > allowed
         if not bool(over.any()):
             break
+        if c.subject.estimated and bounds.unlucky(error, allowed, over):
+            out.notes.append(f"{c.where}: {_count(over)} just beyond a bound that is itself an estimate")
+            allowed = torch.where(over, error, allowed)
+            break
     else:
         if bool((over & (error <= uncapped)).any()):
             # Small because its terms cancel, or wrong? Measure it against what such a result usually is.

@@ -103,3 +103,27 @@ def test_no_bound_is_wider_than_a_tenth_nor_finer_than_the_format():
     assert bounds.cap(formats.unit(target), target, 1.0).tolist() == [0.25, 0.1]
     wide = formats_for(torch.float32, capabilities())
     assert bounds.cap(wide.unit(target), target, 0.5).tolist() == [0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("elements", "beyond", "excess", "expected"),
+    [
+        (1_000_000, 10, 1.9, True),
+        (1_000_000, 11, 1.9, False),
+        (1_000_000, 1, 2.1, False),
+        (1_000_000, 1, math.inf, False),
+        (99_999, 1, 1.1, False),
+    ],
+)
+def test_of_very_many_numbers_a_few_may_be_just_beyond_an_estimated_bound(elements, beyond, excess, expected):
+    allowed = torch.full((elements,), 1e-6)
+    error = allowed / 2
+    error[:beyond] = excess * allowed[:beyond]
+    assert bounds.unlucky(error, allowed, error > allowed) is expected
+
+
+def test_nothing_is_unlucky_where_no_error_is_allowed():
+    error = torch.zeros(1_000_000)
+    error[7] = 1e-9
+    allowed = torch.zeros(1_000_000)
+    assert not bounds.unlucky(error, allowed, error > allowed)
