@@ -276,25 +276,31 @@ class Reference:
     def _memo(self) -> dict[Any, Any]:
         return {}
 
-    def sensitivity(self, fmt: NumberFormat) -> list[Tensor | None]:
+    @property
+    def slow(self) -> bool:
+        """Whether a float64 run takes so long that evidence is gathered with few of them first."""
+        return self.exact is not None and self._seconds >= SLOW
+
+    def sensitivity(self, fmt: NumberFormat, *, thorough: bool = False) -> list[Tensor | None]:
         """For each of `tensors_of`, how far it moves when all inputs move by about one unit in the last place of `fmt`.
 
         The largest of a few seeded random moves of half to one unit with random signs (whole units cancel too often),
         and of one that scales all inputs by 1 + eps. A result that moves nearly as far for a sixteenth of a unit jumps
         (an input is a label, or lies on a threshold): that is no rounding error, and counts as 0, as does a change from
         finite to infinite or NaN. By component for complex results (last dimension 2). None for results that are not
-        floating.
+        floating. Of a slow reference one random move must do, unless `thorough`.
         """
-        return self._once(("sensitivity", fmt.name), lambda: self._sensitivity(fmt))
+        thorough = thorough or not self.slow
+        return self._once(("sensitivity", fmt.name, thorough), lambda: self._sensitivity(fmt, thorough))
 
-    def _sensitivity(self, fmt: NumberFormat) -> list[Tensor | None]:
+    def _sensitivity(self, fmt: NumberFormat, thorough: bool) -> list[Tensor | None]:
         leaves = tensors_of(self.exact or self.same)
         found = self._moved(leaves, fmt, 1.0, SEED)
         if all(moved is None or not bool(moved.any()) for moved in found):
             return found
         slightly = self._moved(leaves, fmt, 1 / 16, SEED)
         jumps = [None if moved is None else little > moved / 4 for moved, little in _each(found, slightly)]
-        seeds = [*range(SEED + 1, SEED + PERTURBATIONS), None] if self._seconds < SLOW else []
+        seeds = [*range(SEED + 1, SEED + PERTURBATIONS), None] if thorough else []
         for seed in seeds:
             further = self._moved(leaves, fmt, 1.0, seed)
             found = [None if moved is None else torch.maximum(moved, other) for moved, other in _each(found, further)]

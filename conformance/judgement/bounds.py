@@ -166,21 +166,22 @@ def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Ten
     sensitivity, losses = (SHORT_SENSITIVITY, SHORT_LOSS) if subject.short else (SENSITIVITY, LOSS)
     units = (COMPOSITE_ULPS if subject.has_exact else UNEVIDENCED_ULPS) * unit
     yield losses * loss + units
-    moved = None
-    if subject.index is not None:
-        moved = reference.sensitivity(subject.input_formats.device)[subject.index]
-    general = rms(moved.double()) if moved is not None else None
-    if not subject.short:
-        units = units + subject.formats.device.eps * scale_of(subject.target)
-    if moved is None or not general:
-        allowed = losses * loss.clamp(min=pooled) + units
-    else:  # what is lost on the whole is lost at an element as far as that is sensitive: tiny results may be accurate
-        moved = moved.double()
-        allowed = losses * torch.maximum(loss, pooled / general * moved) + units + sensitivity * moved
-    yield allowed
+    spare = 0.0 if subject.short else subject.formats.device.eps * scale_of(subject.target)
+    allowed = units
+    for thorough in (False, True) if subject.index is not None and reference.slow else (False,):
+        moved = None
+        if subject.index is not None:
+            moved = reference.sensitivity(subject.input_formats.device, thorough=thorough)[subject.index]
+        general = rms(moved.double()) if moved is not None else None
+        if moved is None or not general:
+            allowed = losses * loss.clamp(min=pooled) + units + spare
+        else:  # what is lost on the whole is lost where it is sensitive: tiny results may be accurate
+            moved = moved.double()
+            allowed = losses * torch.maximum(loss, pooled / general * moved) + units + spare + sensitivity * moved
+        yield allowed
     on_the_way = _roundings(subject, reference)
     if on_the_way is not None:  # only now: it costs dozens of runs, and only what would be called wrong comes here
-        yield torch.maximum(allowed, _among_neighbours(on_the_way, subject.target) + units)
+        yield torch.maximum(allowed, _among_neighbours(on_the_way, subject.target) + units + spare)
 
 
 def unlucky(error: Tensor, allowed: Tensor, over: Tensor) -> bool:

@@ -268,3 +268,14 @@ def test_one_right_result_in_a_hundred_exceeds_its_deviations_however_large_it_i
         beyond += bool((error > deviations(draws, elements) * (known / draws).sqrt_()).any())
     assert beyond <= samples / 100 + 3 * (samples / 100) ** 0.5
     assert deviations(draws, elements) < 2 * DEVIATIONS[draws]  # and a wrong one still does
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_slow_reference_is_moved_once_and_further_only_where_that_does_not_do(slow, monkeypatch):
+    monkeypatch.setattr("conformance.reference.SLOW", 0.0 if slow else math.inf)
+    x = torch.linspace(-1, 1, 64)
+    reference = make_reference(case(), sample(lambda x: (x * x.roll(1)).cumsum(0), x))
+    assert reference.slow is slow
+    once, thorough = (reference.sensitivity(FP32, thorough=t)[0] for t in (False, True))
+    assert bool((thorough >= once).all())
+    assert bool((thorough > once).any()) is slow
