@@ -126,7 +126,7 @@ OTHERS = {
     "recurse": None,  # a stack overflow or a hang, depending on the size of the stack
 }
 SKIPPED = {deed for deed, outcome in OTHERS.items() if outcome is Outcome.SKIPPED}
-HARMLESS = ("fine", "slow", "huge_output", "fork_and_return", "map_and_leave", "suffer", "build_fine")
+HARMLESS = ("fine", "slow", "huge_output", "fork_and_return", "map_and_leave", "fill_and_leave", "suffer", "build_fine")
 
 
 @pytest.fixture(scope="module", params=[(), ("-n", "2")], ids=["one process", "two workers"])
