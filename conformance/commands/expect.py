@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier
 from conformance import expectations, promotion, store, suites
 from conformance.cases import Options, Tier
 from conformance.commands.mistakes import Mistake, needs
+from conformance.globs import is_literal
 from conformance.lint import lint as complaints_about
 from conformance.records import Manifest, Record
 from conformance.settings import DTYPES
@@ -72,12 +73,13 @@ def lint(files: list[Path], suite: str, run: str | None, cases: bool) -> int:
     """0 when no file has a fault, else 1."""
     for path in files:
         needs(path.is_file(), f"there is no file {path}")
-    places: Mapping[str, list[Path]] = {suite: files} if files else _installed()
+    places = [(_sharing(suite), files)] if files else _installed()
     records = store.read(store.resolve(run)) if run is not None else []
     faults = seen = 0
-    for name, paths in places.items():
+    for names, paths in places:
         paths = [path for path in paths if len(expectations.load(path))]
-        ids = _cases(suites.find(name), paths) if cases and paths and _has_torch() else None
+        looked_for = cases and paths and _has_torch()
+        ids = set().union(*(_cases(each, paths) for each in _named(names, paths))) if looked_for else None
         for path in paths:
             seen += 1
             of_file = [r for r in records if expectations.file_for(path.parent, r.backend).name == path.name]
@@ -91,12 +93,30 @@ def lint(files: list[Path], suite: str, run: str | None, cases: bool) -> int:
     return 1 if faults else 0
 
 
-def _installed() -> dict[str, list[Path]]:
-    return {name: sorted(directory_of(name).glob("*.toml")) for name in suites.names()}
+def _installed() -> list[tuple[list[str], list[Path]]]:
+    """The files of all suites, and the suites that each file is about: those of one folder share its files."""
+    found: dict[Path, list[str]] = defaultdict(list)
+    for name in suites.names():
+        found[directory_of(name)].append(name)
+    return [(names, sorted(folder.glob("*.toml"))) for folder, names in found.items()]
+
+
+def _sharing(suite: str) -> list[str]:
+    """The suite, and those that keep their expectations in the same folder."""
+    return [suite, *(name for name in suites.names() if name != suite and directory_of(name) == directory_of(suite))]
 
 
 def _has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
+
+
+def _named(names: Iterable[str], paths: Iterable[Path]) -> list[Any]:
+    """Of these suites those whose kind of case the files name: to list the cases of some takes minutes."""
+    kinds = {p.partition(":")[0] for path in paths for e in expectations.load(path).entries for p in e.cases}
+    found = [suites.find(name) for name in names]
+    if any(not is_literal(kind) for kind in kinds):
+        return found
+    return [suite for suite in found if getattr(suite, "kind", None) in kinds or not hasattr(suite, "kind")]
 
 
 def _cases(suite: Any, paths: Iterable[Path]) -> set[str]:
