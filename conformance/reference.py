@@ -6,6 +6,7 @@ answer) is computed when a judge asks for it, because most samples are judged wi
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -178,13 +179,21 @@ class Reference:
         """The call once more on the CPU in the case's own dtype, within `around()`. Raises whatever it raises."""
         return _eager(self.case, self.sample, self.args, self.kwargs, around)
 
-    def within(self, key: Any, around: Around) -> Reference | None:
-        """The reference of the same calls with every run within `around()`, made once for each `key`. None where one
-        of them fails so."""
-        return self._once(("within", key), lambda: self._within(key, around))
+    def within(self, key: Any, make: Callable[[], Around]) -> Reference | None:
+        """The reference of the same calls, every run of a call within what `make()` returned for that call, entered
+        first for the run in the case's own dtype. Made once for each `key`. None where one of them fails so."""
+        return self._once(("within", key), lambda: self._within(key, make))
 
-    def _within(self, key: Any, around: Around) -> Reference | None:
-        replays = [each.within(key, around) for each in self.replays]
+    def with_replays(self, replays: Sequence[Reference]) -> Reference:
+        """This one with other replays. It shares with this one what either computes when asked."""
+        made = copy.copy(self)
+        made.__dict__["_memo"] = self._memo
+        made.replays = tuple(replays)
+        return made
+
+    def _within(self, key: Any, make: Callable[[], Around]) -> Reference | None:
+        replays = [each.within(key, make) for each in self.replays]
+        around = make()
         try:
             same = self.rerun(around)
         except Exception:

@@ -4,11 +4,16 @@
 and kernels differ in that. Here such ops answer by a given rule, and what they are called in is told, so that a result
 that hangs on the choice can be recognised. An op that PyTorch documents to take the first (argmax, max, a stable sort)
 has no choice and is left alone.
+
+Numbers that are equal in theory may have been computed in two ways, and then only rounding decides which of them is
+larger, in float64 another one than in 32 bits. Runs of the same code in several precisions are therefore made alike:
+the later ones take, of numbers that are nearly equal, those that the first took.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -23,6 +28,13 @@ _aten = torch.ops.aten
 
 _SELECTING = frozenset({_aten.kthvalue.default, _aten.median.dim, _aten.nanmedian.dim, _aten.mode.default})
 """Ops that return one element of a row and its index."""
+
+_ORDERING = frozenset({_aten.topk.default, _aten.sort.default, _aten.sort.stable})
+"""Ops that return several in their order, and their indices."""
+
+NEAR = 2.0**-21
+"""How far two numbers that are equal in theory may be apart, relative to their size: a few roundings in 32 bits. As
+many in 16 bits would make much equal that is not."""
 
 
 class Rule(StrEnum):
@@ -42,17 +54,26 @@ class Site(NamedTuple):
         return f"{self.op} in {self.path or 'the model itself'}"
 
 
-class TieBreaking(TorchDispatchMode):
-    """Ops within that have a choice among equal numbers make it by `rule`. `sites` are those calls, in order.
+Taken = Mapping[Site, Sequence[Tensor]]
+"""The indices that the ops that order numbers returned, in the order of their calls."""
 
-    `first`: only so many of them do, and the later ones what they do anyway.
+
+class TieBreaking(TorchDispatchMode):
+    """Ops within that have a choice among equal numbers make it by `rule`. `sites` are those calls, in order. Without a
+    rule they do what they do anyway.
+
+    `first`: only so many of them do, and the later ones what they do anyway. `like`: what a run of the same code took,
+    in another precision perhaps, which is taken again where it differs in nearly equal numbers only. `taken` is what
+    this one took.
     """
 
-    def __init__(self, rule: Rule, first: int | None = None) -> None:
+    def __init__(self, rule: Rule | None, first: int | None = None, like: Taken | None = None) -> None:
         super().__init__()
         self.rule = rule
         self.first = first
+        self.like = like
         self.sites: list[Site] = []
+        self.taken: defaultdict[Site, list[Tensor]] = defaultdict(list)
         self._running: list[str] = []
         self._hooks = contextlib.ExitStack()
 
@@ -68,13 +89,35 @@ class TieBreaking(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        answer = _answer(func, args, kwargs, self.rule)
-        if answer is None:
+        if func not in _ORDERING and func not in _SELECTING:
             return func(*args, **kwargs)
-        self.sites.append(Site(func._schema.name, self._running[-1] if self._running else ""))
-        if self.first is not None and len(self.sites) > self.first:
-            return func(*args, **kwargs)
+        site = Site(func._schema.name, self._running[-1] if self._running else "")
+        answer = _answer(func, args, kwargs, self.rule) if self.rule is not None else None
+        if answer is not None:
+            self.sites.append(site)
+        if answer is None or (self.first is not None and len(self.sites) > self.first):
+            answer = func(*args, **kwargs)
+        if func in _ORDERING:
+            before = self.like.get(site, ()) if self.like is not None else ()
+            number = len(self.taken[site])
+            if number < len(before):
+                answer = _in_place_of(answer, before[number], func, args, kwargs)
+            self.taken[site].append(answer[1])
         return answer
+
+
+class Alike:
+    """Makes the modes of several runs of the same code: the first breaks ties by `rule`, the later ones as it did."""
+
+    def __init__(self, rule: Rule | None) -> None:
+        self.rule = rule
+        self._taken: Taken | None = None
+
+    def __call__(self) -> TieBreaking:
+        mode = TieBreaking(self.rule, like=self._taken)
+        if self._taken is None:
+            self._taken = mode.taken
+        return mode
 
 
 def decisive(differs: Callable[[TieBreaking], bool], rule: Rule) -> Site | None:
@@ -134,6 +177,24 @@ def _answer(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], rule: R
     if func in _SELECTING:
         return _select(func, rule, *args, **kwargs)
     return None
+
+
+def _in_place_of(
+    answer: tuple[Tensor, Tensor], indices: Tensor, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """`indices`, in rows where the numbers there are nearly those of the answer."""
+    names = [argument.name for argument in func._schema.arguments if not argument.kwarg_only]
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    x, dim = args[0], given.get("dim", -1)
+    if x.dim() == 0 or indices.shape != answer[1].shape:
+        return answer
+    values = x.gather(dim, indices)
+    ours, theirs = answer[0].double(), values.double()
+    if not given.get("sorted", True):
+        ours, theirs = ours.sort(dim=dim).values, theirs.sort(dim=dim).values
+    near = (ours - theirs).abs() <= NEAR * torch.maximum(ours.abs(), theirs.abs())
+    same = ((ours == theirs) | near).all(dim, keepdim=True)
+    return torch.where(same, values, answer[0]), torch.where(same, indices, answer[1])
 
 
 def _ordered(x: Tensor, dim: int, descending: bool, rule: Rule) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.tiebreaks import Rule, Site, TieBreaking, decisive
+from conformance.tiebreaks import NEAR, Alike, Rule, Site, TieBreaking, decisive
 
 X = torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0], [5.0, 4.0, 3.0, 2.0, 1.0]])
 DISTINCT = torch.tensor([2.0, 0.0, 1.0])
@@ -126,3 +126,37 @@ def test_an_error_in_a_module_leaves_no_trace():
     with TieBreaking(Rule.HIGHEST) as mode:
         module(X)
     assert mode.sites == [Site("aten::topk", "")]
+
+
+def runs_alike(fn, first, second, rule=Rule.HIGHEST):
+    around = Alike(rule)
+    with around():
+        taken = fn(first)[1]
+    with around():
+        return taken.tolist(), fn(second)[1].tolist()
+
+
+@pytest.mark.parametrize("fn", [lambda x: x.topk(2), lambda x: x.sort(dim=0, descending=True)])
+def test_a_second_run_takes_what_the_first_took_of_nearly_equal_numbers(fn):
+    """As in float64, where two ways to compute the same number differ in other digits."""
+    first, apart = torch.tensor([1.0, 3.0, 3.0, 0.0]), torch.tensor([1.0, 3.0 + NEAR, 3.0, 0.0], dtype=torch.float64)
+    assert fn(apart)[1][0] == 1
+    taken, again = runs_alike(fn, first, apart)
+    assert taken == again
+    assert taken[0] == 2
+
+
+def test_a_second_run_takes_no_number_that_is_another():
+    taken, again = runs_alike(lambda x: x.topk(2), torch.tensor([1.0, 3.0, 3.0]), torch.tensor([1.0, 3.0, 2.9]))
+    assert (taken, again) == ([2, 1], [1, 2])
+
+
+def test_runs_may_differ_in_their_shapes_and_in_what_they_call():
+    taken, again = runs_alike(lambda x: (x.sort(), x.topk(1).indices), X[0], X[1])
+    assert (taken, again) == ([4], [0])
+    around = Alike(Rule.LOWEST)
+    with around():
+        X[0].topk(3)
+    with around():
+        assert X[0].topk(3).indices.tolist() == [1, 2, 4]
+        assert X[0].topk(3).indices.tolist() == [1, 2, 4]  # more calls than before

@@ -16,7 +16,7 @@ from conformance.judgement import choices
 from conformance.judgement.choices import judge, judge_with
 from conformance.outcomes import Outcome
 from conformance.reference import make_reference
-from conformance.tiebreaks import Rule, TieBreaking
+from conformance.tiebreaks import Alike, Rule, TieBreaking
 
 CASE = Case("model", "sparse", "float32", ShapeMode.STATIC, Direction.FORWARD)
 NOTE = "depends on which of equal numbers aten::topk in indexer takes"
@@ -107,6 +107,20 @@ def test_a_wrong_element_is_wrong_by_every_rule(compile):
     assert found.notes[0].startswith(f"{NOTE}: wrong with the choice of the CPU")
 
 
+def test_what_no_choice_changes_is_not_laid_to_one():
+    def compile(fn):
+        def run(x):
+            out = by(Rule.HIGHEST)(fn)(x)
+            x += 1
+            return out
+
+        return run
+
+    found = verdict(sample_of(), compile)
+    assert [finding.where for finding in found.findings] == ["args[0] after the call"]
+    assert not [note for note in found.notes if note.startswith("depends")]
+
+
 def test_a_choice_of_what_is_not_equal_is_wrong():
     class SecondBest(Indexer):
         def forward(self, x):
@@ -126,7 +140,7 @@ def test_what_does_not_depend_on_ties_is_judged_as_before(monkeypatch):
     found = verdict(sample, damaged(lambda fn: fn))
     assert not found.ok
     assert not [note for note in found.notes if "equal numbers" in note]
-    monkeypatch.setattr(choices, "_by_rule", lambda *_: pytest.fail("looked for ties in a right result"))
+    monkeypatch.setattr(choices, "_others", lambda *_: pytest.fail("looked for ties in a right result"))
     assert verdict(sample, lambda fn: fn).ok
 
 
@@ -134,6 +148,15 @@ def test_calls_may_differ_in_their_rule():
     replays = [of(5, seed=1), of(7, seed=2)]
     rules = [Rule.HIGHEST, Rule.LOWEST, Rule.HIGHEST]
     assert verdict(sample_of(replays=replays), by(rules)).ok
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_calls_may_differ_in_how_much_the_choice_matters(rule):
+    """What is slightly off is as wrong as what is far off, and found no sooner."""
+    sample = sample_of(replays=[of(5, seed=1) / 100])
+    assert verdict(sample, by(rule)).ok
+    mixed = [verdict(sample, by([rule, other])).ok for other in Rule]
+    assert all(mixed)
 
 
 def test_of_several_calls_the_one_that_is_wrong_by_every_rule_is_named():
@@ -179,6 +202,28 @@ def test_ops_of_other_classes_have_checks_of_their_own():
     sample = dataclasses.replace(sample_of(Indexer()), numerics=NumericalClass.EXACT)
     found = [verdict(sample, by(rule)).ok for rule in Rule]
     assert not all(found)
+
+
+def test_what_is_equal_but_for_rounding_is_chosen_alike_in_float64():
+    """The same number computed in two ways: equal in float32, and not in float64."""
+
+    class Twice(Indexer):
+        def forward(self, x):
+            thirds = x / 3 + x / 3 + x / 3
+            both = torch.cat([thirds[:, :6], x[:, :6]], -1)
+            return both.topk(5).indices
+
+    sample = sample_of(Sparse(Twice()))
+    reference = make_reference(CASE, sample)
+    for rule in Rule:
+        chosen = reference.within(rule, lambda rule=rule: Alike(rule))
+        difference = chosen.same.outputs[0].value - chosen.exact.outputs[0].value
+        assert float(difference.abs().max()) < 1e-5
+        assert verdict(sample, by(rule)).ok
+    result = run_sample(sample.fn, sample, direction="fwd")
+    found, settled = judge_with(CASE, sample, reference, result, Capabilities(device="cpu"))
+    assert found.ok
+    assert torch.allclose(settled.same.outputs[0].value.double(), settled.exact.outputs[0].value, atol=1e-5)
 
 
 class Breaks(EagerBackend):
