@@ -105,8 +105,8 @@ def model_table(runs: Mapping[str, Iterable[Record]]) -> Table:
     for run in runs:
         headers += [run, "compile s"]
     notes = [
-        "Right: as the CPU in eager mode, unmodified. Breaks: graph breaks. Again: compiled again more often than "
-        "the sizes demand that torch.compile must tell apart. Compile seconds: of all compilations of the check."
+        "Right: as the CPU in eager mode, unmodified. Breaks: graph breaks. Again: recompiles, where they are "
+        "more than the sizes demand that torch.compile must tell apart. Compile seconds: of all compilations of the check."
     ]
     return Table("Models one by one", headers, rows, notes)
 
