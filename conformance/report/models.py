@@ -106,7 +106,7 @@ def model_table(runs: Mapping[str, Iterable[Record]]) -> Table:
         headers += [run, "compile s"]
     notes = [
         "Right: as the CPU in eager mode, unmodified. Breaks: graph breaks. Again: recompiles, where they are "
-        "more than the sizes demand that torch.compile must tell apart. Compile seconds: of all compilations of the check."
+        "more than the sizes demand that torch.compile must tell apart. Compile seconds: of all compilations."
     ]
     return Table("Models one by one", headers, rows, notes)
 
