@@ -142,7 +142,7 @@ def run_sample(
         _apply(record, verdict)
         _measure(record, sample, chosen, result)
         if verdict.ok:
-            _judge_device_eager(record, case, sample, reference, backend)
+            _judge_device_eager(record, case, sample, reference, backend, tell)
         if record.outcome is Outcome.PASS:
             _check_budgets(record, sample, seen)
             record.support = _support(case, sample, seen, backend)
@@ -152,6 +152,7 @@ def run_sample(
         record.reason = "; ".join(filter(None, [record.reason, *(f"{k}: {v}" for k, v in seen.notes.items() if v)]))
     unexplained = record.outcome in FAILED and record.outcome is not Outcome.BUDGET
     if unexplained and reference is not None and not getattr(backend, "control", False):
+        tell(Stage.RUN)  # the backend has failed: what follows must not end as undecided
         _climb(record, case, sample, reference, backend, failure)
         _locate(record, case, sample, backend)
     if record.outcome in FAILED:
@@ -261,10 +262,13 @@ def _judge_refusal(record: Record, cause: BaseException, failure: Exception | No
         record.message = f"eager raises {expected}, the backend {record.message}"[:MESSAGE_LIMIT]
 
 
-def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: Reference, backend: Backend) -> None:
+def _judge_device_eager(
+    record: Record, case: Case, sample: Sample, reference: Reference, backend: Backend, tell: OnStage
+) -> None:
     """Eager on the device is compared with the CPU as well: two wrong answers of one device agree with each other."""
     if backend.device.partition(":")[0] == "cpu":
         return
+    tell(Stage.RUN)
     try:
         with callables.borrowed(sample.fn, backend.device) as fn:
             result = calls.run_sample(
@@ -273,6 +277,7 @@ def _judge_device_eager(record: Record, case: Case, sample: Sample, reference: R
     except Exception as error:
         _fail_by_exception(record, error, backend)
     else:
+        tell(Stage.COMPARE)
         verdict = judge(case, sample, reference, result, registry.capabilities(backend))
         if not verdict.ok:
             _fail_by_findings(record, verdict.findings)

@@ -65,6 +65,15 @@ FAILED = frozenset(Outcome) - {Outcome.PASS, Outcome.SKIPPED}
 """Outcomes that need an expectation to be acceptable."""
 
 
+OURS = frozenset({Stage.BUILD, Stage.REFERENCE, Stage.COMPARE})
+"""Stages in which we work and the backend does not."""
+
+
+def is_undecided(outcome: Outcome, stage: Stage | None) -> bool:
+    """Whether we ran out of time or memory ourselves: a failure, but one that says nothing about the backend."""
+    return outcome in (Outcome.TIMEOUT, Outcome.OOM) and stage in OURS
+
+
 class Agreement(StrEnum):
     """How two backends did on the same sample (left, right)."""
 
@@ -95,13 +104,14 @@ class Result(NamedTuple):
     outcome: Outcome
     fingerprint: str = ""
     digest: str = ""  # hash of the inputs
+    stage: Stage | None = None
 
 
 class Standing(StrEnum):
     """What a result says once the reason for a failure is left out."""
 
     ABSENT = "absent"
-    MUTE = "mute"  # skipped, or our own environment failed: says nothing about the backend
+    MUTE = "mute"  # skipped, undecided, or our own environment failed: says nothing about the backend
     PASSES = "passes"
     FAILS = "fails"
 
@@ -164,7 +174,9 @@ _CHANGES: dict[tuple[Standing, Standing], tuple[Change, Change]] = {
 
 def standing(result: Result | None) -> Standing:
     """`None` is a sample that the run does not have."""
-    return Standing.ABSENT if result is None else STANDINGS[result.outcome]
+    if result is None:
+        return Standing.ABSENT
+    return Standing.MUTE if is_undecided(result.outcome, result.stage) else STANDINGS[result.outcome]
 
 
 def _same_inputs(left: Result | None, right: Result | None) -> bool:

@@ -196,7 +196,9 @@ class Reference:
         around = make()
         try:
             same = self.rerun(around)
-        except Exception:
+        except Exception as error:
+            if _is_exhausted(error):
+                raise
             return None
         made = Reference(self.case, self.sample, self.args, self.kwargs, same, around=around)
         made.replays = tuple(each for each in replays if each is not None)

@@ -12,10 +12,13 @@ import msgspec
 
 from conformance import fingerprints
 from conformance.isolation import memory
-from conformance.outcomes import Outcome, Owner, Stage
+from conformance.outcomes import Outcome, Owner, Stage, is_undecided
 
 TAIL = 16 * 1024  # characters of a dead process's output that go into its record
 NEAR = 0.8  # a SIGKILL that is not ours counts as out of memory from this share of the limit on
+
+
+OUR_WORK = {Stage.BUILD: "making of the inputs", Stage.REFERENCE: "reference", Stage.COMPARE: "judgement"}
 
 
 class Killed(StrEnum):
@@ -49,6 +52,8 @@ def fields(death: Death, *, op: str) -> dict[str, Any]:
     if death.killed is not None:
         signal_name = "SIGKILL"
     place = crash_place(death.output)
+    if is_undecided(outcome, death.stage):
+        cause += f" in our own {OUR_WORK[death.stage]}, which says nothing about the backend"
     message = cause + (f", in {place}" if place else "")
     fingerprint = fingerprints.of_death(
         outcome, op=op, stage=death.stage, signal=signal_name, exit_code=exit_code, place=place

@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 def result(record: Record | None) -> Result | None:
     """What the comparisons look at."""
-    return None if record is None else Result(record.outcome, record.fingerprint, record.digest)
+    return None if record is None else Result(record.outcome, record.fingerprint, record.digest, record.stage)
 
 
 def pairs(left: Iterable[Record], right: Iterable[Record]) -> list[Pair]:

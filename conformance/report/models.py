@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from conformance.outcomes import Change, Outcome
+from conformance.outcomes import Change, Outcome, is_undecided
 from conformance.records import Record
 from conformance.report.comparison import Pair
 from conformance.report.table import Table
@@ -120,6 +120,8 @@ def _cells(records: Sequence[Record]) -> tuple[str, float | None]:
 
 
 def _verdict(record: Record) -> str:
+    if is_undecided(record.outcome, record.stage):
+        return f"not judged: {record.outcome} at {record.stage}"
     if record.outcome not in RIGHT:
         at = f" at {record.stage}" if record.stage else ""
         return f"{record.outcome}{at}" + (f", {record.culprit_op}" if record.culprit_op else "")

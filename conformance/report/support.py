@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from conformance.outcomes import Outcome, Support
+from conformance.outcomes import Outcome, Support, is_undecided
 from conformance.records import Record
 from conformance.report.table import Share, Table
 
@@ -35,12 +35,12 @@ BY_OUTCOME: Mapping[Outcome, Support | None] = {
     Outcome.TIMEOUT: Support.UNSUPPORTED,
     Outcome.OOM: Support.UNSUPPORTED,
 }
-"""Outcomes that are not here (`skipped`, `infra`) say nothing about support."""
+"""Outcomes that are not here (`skipped`, `infra`) say nothing about support, nor do undecided ones."""
 
 
 def of_sample(record: Record) -> str | None:
     """One of `RANKS`; None where the sample says nothing."""
-    if record.outcome not in BY_OUTCOME:
+    if record.outcome not in BY_OUTCOME or is_undecided(record.outcome, record.stage):
         return None
     return str(BY_OUTCOME[record.outcome] or record.support or UNKNOWN)
 

@@ -200,6 +200,14 @@ def test_stages_are_told_in_order_before_they_begin():
     assert told == [Stage.REFERENCE, Stage.CAPTURE, Stage.RUN, Stage.COMPARE]
 
 
+def test_what_follows_a_failure_of_the_backend_is_not_told_as_our_own_work():
+    told = []
+    backend = Compiler(lazily_wrong)
+    backend.control = False
+    execute.run_sample(backend, case_of(), sample_of(torch.exp, X), suite="ops", on_stage=told.append)
+    assert told == [Stage.REFERENCE, Stage.CAPTURE, Stage.RUN, Stage.COMPARE, Stage.RUN]
+
+
 def test_what_is_wrong_has_the_support_wrong():
     assert run(torch.exp, lazily_wrong).support is Support.WRONG
     assert run(torch.exp, raises(NotImplementedError("no"))).support is Support.UNSUPPORTED

@@ -16,14 +16,20 @@ from conformance.outcomes import (
     Change,
     Outcome,
     Result,
+    Stage,
     Standing,
     change,
     compare,
+    is_undecided,
     standing,
 )
 
 RESULTS = st.none() | st.builds(
-    Result, st.sampled_from(Outcome), st.sampled_from(["", "A", "B"]), st.sampled_from(["", "d1", "d2"])
+    Result,
+    st.sampled_from(Outcome),
+    st.sampled_from(["", "A", "B"]),
+    st.sampled_from(["", "d1", "d2"]),
+    st.sampled_from(Stage) | st.none(),
 )
 MIRROR_AGREEMENT = {Agreement.ONLY_LEFT: Agreement.ONLY_RIGHT, Agreement.ONLY_RIGHT: Agreement.ONLY_LEFT}
 MIRROR_CHANGE = {
@@ -43,6 +49,14 @@ def test_every_outcome_has_a_standing() -> None:
     assert set(STANDINGS) == set(Outcome)
     assert {o for o, s in STANDINGS.items() if s is Standing.FAILS} == FAILED - {Outcome.INFRA}
     assert {o for o, s in STANDINGS.items() if s is Standing.PASSES} <= RAN
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("stage", [*Stage, None])
+def test_our_own_want_of_time_or_memory_is_no_failure_of_the_backend(outcome: Outcome, stage: Stage | None) -> None:
+    undecided = outcome in (Outcome.TIMEOUT, Outcome.OOM) and stage in (Stage.BUILD, Stage.REFERENCE, Stage.COMPARE)
+    assert is_undecided(outcome, stage) is undecided
+    assert standing(Result(outcome, stage=stage)) is (Standing.MUTE if undecided else STANDINGS[outcome])
 
 
 def test_all_pairs_are_defined() -> None:

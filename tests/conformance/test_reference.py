@@ -227,6 +227,20 @@ def test_what_is_measured_is_no_finer_than_the_result():
     assert huge.sensitivity(FP32)[0].isfinite().all()
 
 
+def test_want_of_memory_is_no_want_of_evidence():
+    reference = make_reference(case(), sample(lambda x: x * 2, torch.ones(2)))
+
+    def exhausted():
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:1] . DefaultCPUAllocator: can't allocate memory")
+
+    def refused():
+        raise RuntimeError("no such choice")
+
+    assert reference.within("refused", lambda: refused) is None
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        reference.within("exhausted", lambda: exhausted)
+
+
 def test_rounded_inputs():
     x = torch.tensor([1 + 2.0**-10, 65504.0]).half()
     reference = make_reference(case("float16"), sample(lambda x: x * 1, x))

@@ -109,3 +109,7 @@ def test_each_model_and_check_is_a_line_with_the_runs_side_by_side():
         ("b", "static", "float32", "right, 2 breaks", 2.0, "skipped: not here", None),
     ]
     assert models.model_table({"one": one[:1], "other": []}).rows[0][5:] == ("-", None)
+    ours = record("a", Outcome.TIMEOUT, stage=Stage.COMPARE)
+    assert models.model_table({"one": [ours]}).rows == [
+        ("a", "static", "float32", "not judged: timeout at compare", None)
+    ]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.cases import Case, Direction, ShapeMode
-from conformance.outcomes import Outcome, Support
+from conformance.outcomes import Outcome, Stage, Support
 from conformance.records import Record
 from conformance.report import support
 from conformance.report.support import RANKS, UNKNOWN, by_pair, of_sample, on_device, support_table, worst
@@ -39,6 +39,15 @@ def record(
 )
 def test_of_a_sample(outcome: Outcome, how: Support | None, expected: str | None) -> None:
     assert of_sample(record(outcome, how)) == expected
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_want_of_time_or_memory_of_our_own_says_nothing(stage: Stage) -> None:
+    ours = stage in (Stage.BUILD, Stage.REFERENCE, Stage.COMPARE)
+    for outcome in (Outcome.TIMEOUT, Outcome.OOM):
+        of = record(outcome)
+        of.stage = stage
+        assert of_sample(of) == (None if ours else "unsupported")
 
 
 def test_every_outcome_has_been_thought_of() -> None:
