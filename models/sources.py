@@ -24,6 +24,7 @@ class Listed:
 
     name: str
     tier: Tier  # the smallest that has it
+    dynamic_tier: Tier | None = None  # the smallest that runs it with symbolic sizes; None: its own
     decodes: bool = False  # whether it is a language model that writes token by token
     decode_tier: Tier = Tier.PR  # the smallest in which it does
     dtypes: tuple[str, ...] = ()  # in which it is run where none is asked for; empty: those of the suite
@@ -89,11 +90,6 @@ def selected(options: Options) -> list[Listed]:
     if options.subjects:
         return [each for each in found if any(fnmatch.fnmatchcase(each.name, glob) for glob in options.subjects)]
     return [each for each in found if at_most(each.tier, options.tier)]
-
-
-def tier_of(name: str, options: Options) -> Tier:
-    """The smallest tier that has the subject of that name; nightly where nobody lists it."""
-    return next((each.tier for each in source(prefix_of(name)).listed(options) if each.name == name), Tier.NIGHTLY)
 
 
 def subject(name: str, options: Options) -> Subject:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.cases import Case, Direction, Options, Sample, ShapeMode
+from conformance.cases import Case, Direction, Options, Sample, ShapeMode, Tier
 from models import sources
 from models.sources import Listed
 
@@ -25,12 +25,12 @@ class Variant:
     mode: ShapeMode
     direction: Direction
     lane: str
-    always: bool = False  # in each tier that has the subject; else in the tiers above the subject's own
+    always: bool = False  # in each tier that has the subject; else, but for symbolic sizes, in those above its own
 
 
 VARIANTS = (
     Variant(STATIC, FORWARD, "samples", always=True),
-    Variant(DYNAMIC, FORWARD, "samples", always=True),
+    Variant(DYNAMIC, FORWARD, "samples"),
     Variant(AUTOMATIC, FORWARD, "marked"),
     Variant(STATIC, FORWARD, "fullgraph"),
     Variant(STATIC, BACKWARD, "samples"),
@@ -56,8 +56,8 @@ class ModelSuite:
         return Counter(reason for _, reason in self._plan(options) if reason)
 
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
-        """The samples of a case: #0, and where shapes are symbolic #1 with a batch of one, which costs a graph more: in
-        the tiers above the subject's own.
+        """The samples of a case: #0, and where shapes are symbolic #1 with a batch of one, which costs two graphs: in
+        nightly or where the subject is asked for by name.
 
         Raises `NotBuildable` where the model cannot be made here, `ValueError` where there is no such subject or lane.
         """
@@ -67,7 +67,7 @@ class ModelSuite:
         from models import samples
 
         made = samples.of_forward(case, sources.subject(case.subject, options), options.seed)
-        yield from itertools.islice(made, _max_samples(case.subject, options))
+        yield from itertools.islice(made, _max_samples(options))
 
     def manifest(self, options: Options) -> Mapping[str, Any]:
         """What a report needs to know about what was swept."""
@@ -97,10 +97,9 @@ class ModelSuite:
                         yield case, _why_not(v, each, options)
 
 
-def _max_samples(subject: str, options: Options) -> int | None:
-    if options.max_samples is not None or options.subjects:
-        return options.max_samples
-    return None if sources.is_above(options.tier, sources.tier_of(subject, options)) else 1
+def _max_samples(options: Options) -> int | None:
+    all_of_them = options.subjects or options.tier is Tier.NIGHTLY
+    return None if options.max_samples is None and all_of_them else options.max_samples or 1
 
 
 def _asked_for(v: Variant, options: Options) -> bool:
@@ -109,7 +108,12 @@ def _asked_for(v: Variant, options: Options) -> bool:
 
 
 def _why_not(v: Variant, subject: Listed, options: Options) -> str:
-    named = options.lanes or options.directions or options.shape_modes
-    if v.always or named or sources.is_above(options.tier, subject.tier):
+    if options.lanes or options.directions or options.shape_modes:
+        return ""
+    if v.mode is DYNAMIC:
+        least = subject.dynamic_tier or subject.tier
+        fits = options.subjects or sources.at_most(least, options.tier)
+        return "" if fits else f"symbolic sizes: in the {least} tier, or where asked for"
+    if v.always or sources.is_above(options.tier, subject.tier):
         return ""
     return f"{v.lane}, {v.mode}, {v.direction}: in tiers above the model's own, or where asked for"

@@ -38,7 +38,8 @@ def listed(options: Options) -> Iterator[Listed]:
         for task in tasks:
             name = f"{model_type}.{task}"
             tier = Tier.SMOKE if name in smoke else Tier.PR if name in pr else Tier.NIGHTLY
-            yield Listed(name, tier, task in DECODES, sources.decode_tier(name))
+            dynamic = Tier.SMOKE if tier is Tier.SMOKE else Tier.NIGHTLY
+            yield Listed(name, tier, dynamic, task in DECODES, sources.decode_tier(name))
 
 
 def subject(name: str, options: Options) -> Subject:

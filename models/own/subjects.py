@@ -31,7 +31,9 @@ PREFIX = "own/"
 def listed(options: Options) -> Iterator[Listed]:
     """Those of all files, in their order."""
     for entry in declarations.load(options.models).values():
-        yield Listed(PREFIX + entry.name, entry.tier, entry.task in DECODES, entry.tier, dtypes=entry.dtypes)
+        yield Listed(
+            PREFIX + entry.name, entry.tier, decodes=entry.task in DECODES, decode_tier=entry.tier, dtypes=entry.dtypes
+        )
 
 
 def facts(options: Options) -> Mapping[str, Any]:

@@ -22,7 +22,9 @@ WRITES = DECODES | {"masked-lm"}
 def listed(options: Options) -> Iterator[Listed]:
     """All of them, in the pr tier."""
     for name, entry in entries.entries().items():
-        yield Listed(PREFIX + name, Tier.PR, entry.task in DECODES, sources.decode_tier(PREFIX + name))
+        yield Listed(
+            PREFIX + name, Tier.PR, decodes=entry.task in DECODES, decode_tier=sources.decode_tier(PREFIX + name)
+        )
 
 
 def subject(name: str, options: Options) -> Subject:

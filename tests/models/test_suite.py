@@ -91,6 +91,24 @@ def test_what_costs_another_compilation_is_run_in_the_tiers_above_a_models_own(s
         assert ("fullgraph" in lanes) == (least is not None and sources.at_most(least, tier))
 
 
+@pytest.mark.parametrize(
+    ("subject", "least"),
+    [("llama.causal-lm", Tier.SMOKE), ("gpt2.causal-lm", Tier.NIGHTLY), ("priority/qwen3-0.6b", Tier.PR)],
+)
+def test_families_have_symbolic_sizes_in_nightly_or_where_asked_for(subject, least):
+    dynamic = {"subjects": (subject,)}
+    for tier in Tier:
+        modes = {case.shape_mode for case in ModelSuite().cases(Options(tier=tier)) if case.subject == subject}
+        assert (ShapeMode.DYNAMIC in modes) == sources.at_most(least, tier)
+        assert any(":dynamic:" in case for case in named(tier, **dynamic))
+
+
+@pytest.mark.parametrize(("tier", "most"), [(Tier.SMOKE, 1), (Tier.PR, 1), (Tier.NIGHTLY, 2)])
+def test_a_batch_of_one_among_symbolic_sizes_is_compiled_in_nightly(tier, most):
+    case = Case.parse("model:llama.causal-lm:float32:dynamic:fwd:samples")[0]
+    assert [sample.index for sample in ModelSuite().samples(case, Options(tier=tier))] == list(range(most))
+
+
 def test_a_sample_that_only_a_named_model_has_is_found_again():
     from conformance import rerun
 
