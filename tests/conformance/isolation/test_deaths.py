@@ -154,7 +154,12 @@ def test_every_death_has_a_message_and_never_counts_as_run(status, killed, outpu
 
 @pytest.mark.parametrize(
     ("stage", "work"),
-    [(Stage.BUILD, "making of the inputs"), (Stage.REFERENCE, "reference"), (Stage.COMPARE, "judgement"), (Stage.RUN, "")],
+    [
+        (Stage.BUILD, "making of the inputs"),
+        (Stage.REFERENCE, "reference"),
+        (Stage.COMPARE, "judgement"),
+        (Stage.RUN, ""),
+    ],
 )
 def test_whose_time_ran_out_is_said(stage, work):
     facts = died_of(signal.SIGKILL, killed=Killed.TIMEOUT, time_limit=2.5, output="Timeout (0:00:02.5)!", stage=stage)
