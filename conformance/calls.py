@@ -292,18 +292,18 @@ def make_cotangent(shape: Sequence[int], dtype: torch.dtype, position: int) -> T
     return torch.randn(tuple(shape), dtype=wide, generator=generator).to(dtype)
 
 
-def _seed(device: torch.device) -> None:
+def _seed(device: torch.device, seed: int) -> None:
     """Seeds the generators of the CPU and of `device`.
 
     Not `torch.manual_seed`: for each accelerator that is not in use it formats a stack trace and keeps it for later,
     which costs more than a small op and grows with every call.
     """
-    torch.default_generator.manual_seed(SEED)
+    torch.default_generator.manual_seed(seed)
     if device.type not in ("cpu", "meta"):
         module = getattr(torch, device.type, None)
-        seed = getattr(module, "manual_seed_all", None) or getattr(module, "manual_seed", None)
-        if seed is not None:
-            seed(SEED)
+        seeded = getattr(module, "manual_seed_all", None) or getattr(module, "manual_seed", None)
+        if seeded is not None:
+            seeded(seed)
 
 
 def _synchronize(device: torch.device) -> None:
@@ -336,6 +336,7 @@ def invoke(
     cotangents: Sequence[Tensor] | None = None,
     keep_live: bool = False,
     copy: bool = True,
+    seed: int = SEED,
 ) -> CallResult:
     """Calls `fn` once on prepared inputs and gathers what came of it.
 
@@ -344,7 +345,7 @@ def invoke(
     Without `copy`, outputs on the CPU are not copied: for a callable that nobody will call again. Whatever `fn` raises
     passes through.
     """
-    _seed(prepared.device)
+    _seed(prepared.device, seed)
     early = None
     if cotangents is not None and prepared.direction is Direction.BACKWARD:
         early = [c.to(prepared.device) for c in cotangents]  # moved before the clock starts

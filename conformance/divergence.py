@@ -22,6 +22,7 @@ from conformance.calls import invoke, prepare, run_sample
 from conformance.cases import Case, Direction, NumericalClass, Sample
 from conformance.isolation import forked
 from conformance.judgement.choices import judge
+from conformance.judgement.findings import Check
 from conformance.parts import Call
 from conformance.reference import ReferenceUnavailable, make_reference
 
@@ -44,19 +45,26 @@ class Culprit(msgspec.Struct, frozen=True):
 
 
 def locate(
-    backend: Backend, case: Case, sample: Sample, *, call: int = 0, seconds: float | None = 120.0
+    backend: Backend,
+    case: Case,
+    sample: Sample,
+    *,
+    call: int = 0,
+    aliasing: bool = False,
+    seconds: float | None = 120.0,
 ) -> Culprit | None:
     """The culprit in a sample whose `fn` is a module, looked for in a forked child for at most `seconds`.
 
-    `call` is the number of the call that failed: 0, or that of a replay plus 1. None where nothing fails when it is run
-    alone, or the time is up before the first module is found.
+    `call` is the number of the call that failed: 0, or that of a replay plus 1. Results that share memory within a
+    model and do not where a part of it is compiled alone are no culprit, unless `aliasing` is what fails. None where
+    nothing fails when it is run alone, or the time is up before the first module is found.
     """
-    report = forked.run(lambda: map(msgspec.json.encode, _descent(backend, case, sample, call)), seconds)
+    report = forked.run(lambda: map(msgspec.json.encode, _descent(backend, case, sample, call, aliasing)), seconds)
     found = [msgspec.json.decode(line, type=Culprit) for line in report.lines]
     return found[-1] if found else None
 
 
-def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Iterator[Culprit]:
+def _descent(backend: Backend, case: Case, sample: Sample, number: int, aliasing: bool) -> Iterator[Culprit]:
     """Ever smaller culprits."""
     torch.set_num_threads(1)  # a fork copies one thread of an OpenMP team
     recorded = _recorded(sample, case, number)
@@ -67,7 +75,7 @@ def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Itera
     while candidates:
         runs = [(name, way) for name in candidates for way in recorded.get(name, ())]
         for part, way in runs:
-            message = _failure(backend, case, modules[part], way)
+            message = _failure(backend, case, modules[part], way, aliasing)
             if message:
                 path, failing = part, way
                 yield Culprit(path, type(modules[path]).__name__, message=message)
@@ -78,7 +86,7 @@ def _descent(backend: Backend, case: Case, sample: Sample, number: int) -> Itera
     if path is None:
         return
     for op, call in _ops(modules[path], failing[-1]):
-        message = _failure(backend, case, op, [call])
+        message = _failure(backend, case, op, [call], aliasing)
         if message:
             yield Culprit(path, type(modules[path]).__name__, op.name(), message)
             return
@@ -108,7 +116,7 @@ def _without_gradient(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return trees.map_leaves(fn(*args, **kwargs), lambda _, leaf: leaf if isinstance(leaf, parts.PLAIN) else None)
 
 
-def _failure(backend: Backend, case: Case, fn: Any, calls: Sequence[Call]) -> str:
+def _failure(backend: Backend, case: Case, fn: Any, calls: Sequence[Call], aliasing: bool) -> str:
     """How a part fails on the backend, in a line; empty where it is right, or cannot be run alone on the CPU."""
     from conformance.backends.registry import capabilities
 
@@ -141,7 +149,8 @@ def _failure(backend: Backend, case: Case, fn: Any, calls: Sequence[Call]) -> st
     except Exception as error:
         return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
     verdict = judge(case, sample, reference, result, capabilities(backend))
-    return "" if verdict.ok else str(verdict.findings[0]).splitlines()[0][:300]
+    counts = [finding for finding in verdict.findings if aliasing or finding.check is not Check.ALIAS]
+    return str(counts[0]).splitlines()[0][:300] if counts else ""
 
 
 def _ops(module: nn.Module, call: Call) -> Iterator[tuple[Any, Call]]:

@@ -294,7 +294,8 @@ def _locate(record: Record, case: Case, sample: Sample, backend: Backend) -> Non
     if not isinstance(sample.fn, torch.nn.Module):
         return
     replay = re.search(r"\breplay\[(\d+)\]", record.message.partition("\n")[0])
-    culprit = divergence.locate(backend, case, sample, call=1 + int(replay[1]) if replay else 0)
+    call, aliasing = 1 + int(replay[1]) if replay else 0, record.message.startswith(Check.ALIAS)
+    culprit = divergence.locate(backend, case, sample, call=call, aliasing=aliasing)
     if culprit is not None:
         record.culprit_module, record.culprit_op = f"{culprit.path or '(all)'} {culprit.kind}", culprit.op
         record.reason = "; ".join(filter(None, [record.reason, f"first to fail: {culprit}"]))

@@ -151,3 +151,28 @@ def test_a_search_that_takes_too_long_ends():
             return fn
 
     assert divergence.locate(Slow(), CASE, SAMPLE, seconds=0.5) is None
+
+
+@pytest.mark.parametrize("aliasing", [False, True])
+def test_copies_of_what_shares_memory_are_a_culprit_only_where_that_is_what_fails(aliasing):
+    class Halves(nn.Module):
+        def forward(self, x):
+            return x.split(2, dim=-1)
+
+    class Adds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.halves = Halves()
+
+        def forward(self, x):
+            left, right = self.halves(x * 2)
+            return left + right
+
+    sample = dataclasses.replace(SAMPLE, fn=Adds())
+    backend = Breaks("aten::split.Tensor", lambda out: [half.clone() for half in out])
+    found = divergence.locate(backend, CASE, sample, aliasing=aliasing)
+    assert found is None  # the model as a whole shares nothing
+
+    sample = dataclasses.replace(SAMPLE, fn=nn.Sequential(nn.SiLU(), Halves()))
+    found = divergence.locate(backend, CASE, sample, aliasing=aliasing)
+    assert (found is not None and found.path == "1") is aliasing

@@ -124,6 +124,15 @@ def test_an_answer_that_changes_is_noticed():
     assert "two different answers" in reference.notes[0]
 
 
+def test_what_depends_on_random_numbers_has_no_reference():
+    """The numbers that a device draws for a seed are its own: a right answer would differ from the CPU's."""
+    with pytest.raises(ReferenceUnavailable, match="random numbers") as caught:
+        make_reference(case(), sample(lambda x: x + torch.rand_like(x), torch.ones(2)))
+    assert caught.value.cause is None
+    ignored = make_reference(case(), sample(lambda x: x + 0 * torch.rand_like(x), torch.ones(2)))
+    assert not ignored.nondeterministic
+
+
 def test_sensitivity_is_the_derivative_times_a_unit():
     x = torch.tensor([1.0, 100.0, 3.0], dtype=torch.float32)
     reference = make_reference(case(), sample(lambda x: 5 * x, x))
