@@ -32,12 +32,11 @@ ENCODER = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """One sample: the sizes that are called after the first, and how."""
+    """One sample: the sizes of its calls, and how they are made."""
 
     index: int
-    batch: int
-    batches: tuple[int, ...] = ()
-    lengths: tuple[int, ...] = ()
+    batch: int  # of the first call, whose length is the subject's
+    replays: tuple[tuple[int, int], ...] = ()  # batch and length of the calls after it
     drive: Callable[..., Any] = drives.forward
     measure: Callable[[Any, Any, Any], Mapping[str, float]] | None = None
     fullgraph: bool = False
@@ -47,23 +46,25 @@ class Plan:
 def of_forward(case: Case, subject: Subject, seed: int) -> Iterator[Sample]:
     """#0, where shapes are symbolic with other lengths and batches; then #1 with a batch of one.
 
+    The other lengths come with the smallest batch, which costs the references of large models least.
+
     Raises `ValueError` for a dtype that is not floating, and whatever making the model raises.
     """
     dtype = dtype_named(case.dtype)
     module = subject.build(dtype, seed, case.direction is Direction.BACKWARD)
     exact = subject.exact(module)
 
-    def inputs(batch: int, length: int = subject.sizes.length) -> dict[str, Any]:
+    def inputs(batch: int, length: int) -> dict[str, Any]:
         return subject.inputs(dtype, seed, batch, fitting(subject, length))
 
     for plan in _plans(case, subject):
-        replays = [inputs(plan.batch, n) for n in plan.lengths] + [inputs(n) for n in plan.batches]
-        yield _sample(case, subject, module, exact, inputs(plan.batch), replays, plan)
+        replays = [inputs(*sizes) for sizes in plan.replays]
+        yield _sample(case, subject, module, exact, inputs(plan.batch, subject.sizes.length), replays, plan)
 
 
 def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
     forward = subject.drive or drives.forward
-    batch = subject.sizes.batch
+    batch, length = subject.sizes.batch, subject.sizes.length
     writes = subject.cache_argument is not None or subject.labels != ""
     measure = subject.measure or (measures.of_forward if writes else None)
     if case.direction is Direction.BACKWARD:
@@ -79,11 +80,14 @@ def _plans(case: Case, subject: Subject) -> Iterator[Plan]:
         # The largest first: Dynamo takes sizes that are equal in the first call for one symbol (duck sizing), and a
         # batch of two is also the size of a pair of coordinates, one of three that of a colour.
         several = sorted({batch, *batches} - {1}, reverse=True) or [batch]
-        if lengths or several[1:]:
-            yield Plan(0, several[0], tuple(several[1:]), lengths, drive=drive, measure=measure)
+        first, *others = several
+        if lengths or others:
+            smallest = others.pop() if lengths and others else first
+            replays = [(smallest, other) for other in lengths] + [(other, length) for other in others]
+            yield Plan(0, first, tuple(replays), drive=drive, measure=measure)
         if 1 in batches and not marked:  # a size of its own for torch.compile: it costs a graph, and cannot be marked
             yield Plan(
-                1, several[0], (1,), drive=forward, measure=measure, budgets=Budgets(graph_breaks=0, recompiles=1)
+                1, first, ((1, length),), drive=forward, measure=measure, budgets=Budgets(graph_breaks=0, recompiles=1)
             )
 
 

@@ -26,7 +26,7 @@ class Sizes:
     length: int = 16
     batches: tuple[int, ...] = (3, 5, 1)  # that symbolic sizes have beside it
     lengths: tuple[int, ...] = (8, 24, 33, 7, 65)
-    """That are replayed at the first batch: even and odd, below a window or chunk and above, past a stick of 64."""
+    """That are replayed at the smallest batch above 1: even and odd, below a window and above, past a stick of 64."""
     prompt: int = 10  # tokens of the prompt of decoding
     steps: int = 70  # teacher-forced steps, the last of them past one stick of 64
     free: int = 24  # steps on its own tokens
