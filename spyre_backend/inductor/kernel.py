@@ -79,8 +79,11 @@ class SpyreKernel(upstream.SIMDKernel):  # type: ignore[misc, name-defined]
     _load_mask: Var
     _load_other: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, tiling: Any, features: Any, *args: Any, **kwargs: Any) -> None:
+        # Programs address with 64 bits. Upstream takes 32 where sizes fit, and guards on that: a compilation again
+        # where they do not, for nothing.
+        features.select_index_dtype = lambda: torch.int64
+        super().__init__(tiling, features, *args, **kwargs)
         # called by upstream without arguments on entering the kernel
         self.overrides = functools.partial(OpsHandler, self)
         self._body: list[Pending] = []

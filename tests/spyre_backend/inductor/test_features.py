@@ -200,6 +200,19 @@ def test_one_graph_serves_many_sizes(on_device) -> None:
     assert loaded > 0
 
 
+def test_one_graph_serves_sizes_on_both_sides_of_32_bits(on_device) -> None:
+    """The multiplications of a product are more than 2**31 from 129 rows on, and no program counts them."""
+    weight = randn(4096, 4096).to("spyre")
+    torch._dynamo.mark_static(weight)
+    call = on_device.compile(torch.matmul, dynamic=True)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for rows in (16, 160):
+        x = randn(rows, 4096)
+        ran = call(x.to("spyre"), weight)
+        torch.testing.assert_close(ran.result.cpu(), x @ weight.cpu(), rtol=1e-4, atol=1e-3)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int8, torch.uint8])
 def test_dtypes(dtype: torch.dtype, on_device) -> None:
     x, y = (randn(4, 9) * 5).to(dtype), (randn(9) * 5).to(dtype)
