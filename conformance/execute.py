@@ -233,9 +233,19 @@ def _fail_by_exception(record: Record, failure: Exception, backend: Backend) -> 
         record.outcome, record.support = Outcome.UNSUPPORTED, Support.UNSUPPORTED
     else:
         record.outcome = Outcome.ERROR
-    record.message = f"{type(failure).__name__}: {failure}"[:MESSAGE_LIMIT]
+    record.message = _said(failure)
     record.traceback = _traceback(failure)
     record.fingerprint = fingerprints.of_exception(failure, op=record.subject, stage=record.stage)
+
+
+def _said(failure: BaseException) -> str:
+    """What an exception says, and where that is cut, what caused it: a dump of a graph must not hide the reason."""
+    text = f"{type(failure).__name__}: {failure}"
+    root = list(stages.chain(failure))[-1]
+    cause = f"{type(root).__name__}: {root}"[: MESSAGE_LIMIT // 2]
+    if len(text) <= MESSAGE_LIMIT or root is failure or cause in text[:MESSAGE_LIMIT]:
+        return text[:MESSAGE_LIMIT]
+    return f"{text[: MESSAGE_LIMIT - len(cause) - 5]}\n...\n{cause}"
 
 
 def _traceback(failure: BaseException) -> str:

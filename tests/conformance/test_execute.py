@@ -200,6 +200,19 @@ def test_stages_are_told_in_order_before_they_begin():
     assert told == [Stage.REFERENCE, Stage.CAPTURE, Stage.RUN, Stage.COMPARE]
 
 
+def test_a_long_message_keeps_its_cause():
+    def fails(*args):
+        try:
+            raise KeyError("the cause")
+        except KeyError as cause:
+            raise RuntimeError("a graph " * 1000) from cause
+
+    message = run(torch.exp, fails).message
+    assert message.startswith("RuntimeError: a graph")
+    assert message.endswith("...\nKeyError: 'the cause'")
+    assert len(message) == execute.MESSAGE_LIMIT
+
+
 def test_what_follows_a_failure_of_the_backend_is_not_told_as_our_own_work():
     told = []
     backend = Compiler(lazily_wrong)
