@@ -160,9 +160,14 @@ def decode(
     return {
         **({} if encoded is None else {"encoder": plain(encoded)}),
         "prefill": prefill,
-        "steps": torch.stack(steps, 1),
+        "steps": _gathered(steps, 1),
         "greedy": Greedy(torch.stack(tokens, 1).tolist(), torch.stack(margins, 1).tolist(), tie),
     }
+
+
+def _gathered(tensors: Sequence[Tensor], dim: int) -> Tensor:
+    """Stacked on the host: what only we put together is no op that the model left to it."""
+    return torch.stack([t.cpu() for t in tensors], dim).to(tensors[0].device)
 
 
 def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -190,7 +195,7 @@ def train(model: Any, *, steps: int, rate: float, labels: str, **inputs: Any) ->
         optimizer.zero_grad()
         losses.append(loss.detach())
     return {
-        "loss": torch.stack(losses),
+        "loss": _gathered(losses, 0),
         "gradients": gradients,
         "parameters": {name: p.detach() for name, p in parameters.items()},
     }

@@ -145,3 +145,19 @@ def test_training_gives_losses_gradients_and_parameters():
     assert set(out["gradients"]) == set(out["parameters"]) == {"weight", "bias"}
     assert not torch.equal(out["parameters"]["weight"], before)
     assert model.weight.grad is None
+
+
+def test_decoding_asks_the_device_for_nothing_but_the_model():
+    """What ran on the host is laid to the model, and ranked by `conformance unlock`."""
+    import spyre_backend
+
+    logits = torch.randn(2, 5, 11, generator=torch.Generator().manual_seed(0)).to("spyre")
+
+    def model(input_ids, use_cache, past=None):
+        return {"logits": logits[:, : input_ids.shape[1]], "past": past}
+
+    with spyre_backend.count_fallbacks() as fallbacks:
+        out = run(model, torch.tensor([[4, 7, 1, 3, 9], [0, 2, 2, 5, 6]]).to("spyre"))
+    assert dict(fallbacks) == {}
+    assert out["steps"].device.type == "spyre"
+    assert torch.equal(out["steps"].cpu(), logits[:, :1].cpu().expand(2, 2, 11))
