@@ -20,6 +20,8 @@ class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name
 
     def __call__(self, gm: fx.GraphModule) -> None:
         for node in list(gm.graph.nodes):
+            if node.op == "call_function" and self._computes_here(node):
+                _move_first(gm, node)
             rule = RULES.get(node.target) if node.op == "call_function" else None
             if rule is not None and self._on_device(node):
                 _expand(gm, node, rule)
@@ -28,9 +30,31 @@ class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name
         """What Inductor hashes into its cache keys: the source of this backend."""
         return own_digest()
 
+    def _computes_here(self, node: fx.Node) -> bool:
+        """Whether the node computes element by element and its result is on the device."""
+        value = node.meta.get("val")
+        here = isinstance(value, torch.Tensor) and value.device.type == self.device
+        return here and torch.Tag.pointwise in getattr(node.target, "tags", ())
+
     def _on_device(self, node: fx.Node) -> bool:
         values = [argument.meta.get("val") for argument in (node, *node.all_input_nodes)]
         return any(isinstance(value, torch.Tensor) and value.device.type == self.device for value in values)
+
+
+def _move_first(gm: fx.GraphModule, node: fx.Node) -> None:
+    """Bring a number of the host that comes first to the device of the others.
+
+    Upstream computes where the first operand is unless another one is on a device of a kind that it knows itself, and
+    the result of a number of the host times a tensor of ours would be on the host.
+    """
+    device = node.meta["val"].device
+    tensors = (each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor))
+    first = next(tensors, None)
+    if first is not None and first.meta["val"].device != device:
+        with gm.graph.inserting_before(node):
+            moved = gm.graph.call_function(torch.ops.prims.device_put.default, (first, device))
+        moved.meta["val"] = first.meta["val"].to(device)
+        node.replace_input_with(first, moved)
 
 
 def _expand(gm: fx.GraphModule, node: fx.Node, rule: Rule) -> None:

@@ -182,6 +182,30 @@ def test_gradients_of_a_convolution_whose_geometry_is_symbolic(convolve: Callabl
         torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
+MIXED = {
+    "mul": (torch.mul, 2),
+    "sub": (torch.sub, 2),
+    "atan2": (torch.atan2, 2),
+    "lt": (torch.lt, 2),
+    "where": (lambda c, x, y: torch.where(c > 0, x, y), 3),
+    "addcmul": (torch.addcmul, 3),
+    "lerp": (torch.lerp, 3),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("name", "position"), [(name, at) for name, (_, n) in MIXED.items() for at in range(n)])
+def test_a_number_on_the_host_beside_tensors_on_the_device(name: str, position: int, dynamic: bool, on_device) -> None:
+    """Eager takes one as any operand; the result is where the tensors are."""
+    fn, count = MIXED[name]
+    host = [randn(4, 5) for _ in range(count)]
+    host[position] = torch.tensor(0.7)
+    device = [x if at == position else x.to("spyre") for at, x in enumerate(host)]
+    result = on_device.compile(fn, dynamic=dynamic)(*device).result
+    assert result.device.type == "spyre"
+    torch.testing.assert_close(result.cpu(), fn(*host))
+
+
 def test_one_graph_serves_many_sizes(on_device) -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (x @ y).softmax(-1).sum(0) + x.shape[0]
