@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from conformance.backends.protocol import Backend
 
 
+OF_NUMBERS = frozenset({Check.VALUES, Check.SPECIAL, Check.LOOSE})
+"""Checks that fail for one another: infinities in a part may be merely wrong numbers at the end."""
+
+
 class Culprit(msgspec.Struct, frozen=True):
     """What fails by itself. `path` is that of the module in the model, empty for the model as a whole."""
 
@@ -50,21 +54,22 @@ def locate(
     sample: Sample,
     *,
     call: int = 0,
-    aliasing: bool = False,
+    check: Check | None = None,
     seconds: float | None = 120.0,
 ) -> Culprit | None:
     """The culprit in a sample whose `fn` is a module, looked for in a forked child for at most `seconds`.
 
-    `call` is the number of the call that failed: 0, or that of a replay plus 1. Results that share memory within a
-    model and do not where a part of it is compiled alone are no culprit, unless `aliasing` is what fails. None where
-    nothing fails when it is run alone, or the time is up before the first module is found.
+    `call` is the number of the call that failed: 0, or that of a replay plus 1. `check` is what was found in
+    it, if its results are wrong: a part must fail likewise. A part alone may return what the model does not: copies of
+    what shares memory there, or statistics that only its caller drops. None where nothing fails so when it is run
+    alone, or the time is up before the first module is found.
     """
-    report = forked.run(lambda: map(msgspec.json.encode, _descent(backend, case, sample, call, aliasing)), seconds)
+    report = forked.run(lambda: map(msgspec.json.encode, _descent(backend, case, sample, call, check)), seconds)
     found = [msgspec.json.decode(line, type=Culprit) for line in report.lines]
     return found[-1] if found else None
 
 
-def _descent(backend: Backend, case: Case, sample: Sample, number: int, aliasing: bool) -> Iterator[Culprit]:
+def _descent(backend: Backend, case: Case, sample: Sample, number: int, check: Check | None) -> Iterator[Culprit]:
     """Ever smaller culprits."""
     torch.set_num_threads(1)  # a fork copies one thread of an OpenMP team
     recorded = _recorded(sample, case, number)
@@ -75,7 +80,7 @@ def _descent(backend: Backend, case: Case, sample: Sample, number: int, aliasing
     while candidates:
         runs = [(name, way) for name in candidates for way in recorded.get(name, ())]
         for part, way in runs:
-            message = _failure(backend, case, modules[part], way, aliasing)
+            message = _failure(backend, case, modules[part], way, check)
             if message:
                 path, failing = part, way
                 yield Culprit(path, type(modules[path]).__name__, message=message)
@@ -86,7 +91,7 @@ def _descent(backend: Backend, case: Case, sample: Sample, number: int, aliasing
     if path is None:
         return
     for op, call in _ops(modules[path], failing[-1]):
-        message = _failure(backend, case, op, [call], aliasing)
+        message = _failure(backend, case, op, [call], check)
         if message:
             yield Culprit(path, type(modules[path]).__name__, op.name(), message)
             return
@@ -116,7 +121,7 @@ def _without_gradient(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return trees.map_leaves(fn(*args, **kwargs), lambda _, leaf: leaf if isinstance(leaf, parts.PLAIN) else None)
 
 
-def _failure(backend: Backend, case: Case, fn: Any, calls: Sequence[Call], aliasing: bool) -> str:
+def _failure(backend: Backend, case: Case, fn: Any, calls: Sequence[Call], check: Check | None) -> str:
     """How a part fails on the backend, in a line; empty where it is right, or cannot be run alone on the CPU."""
     from conformance.backends.registry import capabilities
 
@@ -149,8 +154,14 @@ def _failure(backend: Backend, case: Case, fn: Any, calls: Sequence[Call], alias
     except Exception as error:
         return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
     verdict = judge(case, sample, reference, result, capabilities(backend))
-    counts = [finding for finding in verdict.findings if aliasing or finding.check is not Check.ALIAS]
+    counts = [finding for finding in verdict.findings if _is_alike(finding.check, check)]
     return str(counts[0]).splitlines()[0][:300] if counts else ""
+
+
+def _is_alike(found: Check, wanted: Check | None) -> bool:
+    if wanted is None:
+        return found is not Check.ALIAS
+    return found is wanted or {found, wanted} <= OF_NUMBERS
 
 
 def _ops(module: nn.Module, call: Call) -> Iterator[tuple[Any, Call]]:

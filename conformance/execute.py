@@ -304,8 +304,9 @@ def _locate(record: Record, case: Case, sample: Sample, backend: Backend) -> Non
     if not isinstance(sample.fn, torch.nn.Module):
         return
     replay = re.search(r"\breplay\[(\d+)\]", record.message.partition("\n")[0])
-    call, aliasing = 1 + int(replay[1]) if replay else 0, record.message.startswith(Check.ALIAS)
-    culprit = divergence.locate(backend, case, sample, call=call, aliasing=aliasing)
+    check = fingerprints.check_of(record.fingerprint) if record.outcome is Outcome.WRONG else None
+    call = 1 + int(replay[1]) if replay else 0
+    culprit = divergence.locate(backend, case, sample, call=call, check=check)
     if culprit is not None:
         record.culprit_module, record.culprit_op = f"{culprit.path or '(all)'} {culprit.kind}", culprit.op
         record.reason = "; ".join(filter(None, [record.reason, f"first to fail: {culprit}"]))

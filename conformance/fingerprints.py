@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from conformance.judgement.findings import Check
 from conformance.outcomes import Outcome, Stage
 from conformance.stages import chain
 
@@ -129,6 +130,11 @@ def of_finding(check: str, error_class: str = "", *, op: str) -> str:
     """The fingerprint of a wrong result: which check complained, and about which kind of error."""
     detail = "/".join(normalise(part) for part in (check, error_class) if part)  # apart: together they look like a path
     return _join(f"{Outcome.WRONG}:{detail}", Stage.COMPARE, op)
+
+
+def check_of(fingerprint: str) -> Check | None:
+    """Which check the fingerprint of a wrong result is of; None if it is of none."""
+    return next((check for check in Check if re.match(rf"{Outcome.WRONG}:{normalise(check)}[/@]", fingerprint)), None)
 
 
 def of_budget(message: str, *, op: str, stage: Stage | str | None = Stage.RUN) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 from conformance import divergence
 from conformance.backends.eager import EagerBackend
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
+from conformance.judgement.findings import Check
 
 
 class Block(nn.Module):
@@ -153,26 +154,51 @@ def test_a_search_that_takes_too_long_ends():
     assert divergence.locate(Slow(), CASE, SAMPLE, seconds=0.5) is None
 
 
-@pytest.mark.parametrize("aliasing", [False, True])
-def test_copies_of_what_shares_memory_are_a_culprit_only_where_that_is_what_fails(aliasing):
-    class Halves(nn.Module):
-        def forward(self, x):
-            return x.split(2, dim=-1)
+class Halves(nn.Module):
+    def forward(self, x):
+        return x.split(2, dim=-1)
 
-    class Adds(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.halves = Halves()
 
-        def forward(self, x):
-            left, right = self.halves(x * 2)
-            return left + right
+class Adds(nn.Module):
+    """Shares memory between the results of a part, and not between its own."""
 
-    sample = dataclasses.replace(SAMPLE, fn=Adds())
-    backend = Breaks("aten::split.Tensor", lambda out: [half.clone() for half in out])
-    found = divergence.locate(backend, CASE, sample, aliasing=aliasing)
-    assert found is None  # the model as a whole shares nothing
+    def __init__(self):
+        super().__init__()
+        self.halves = Halves()
 
+    def forward(self, x):
+        left, right = self.halves(x * 2)
+        return left + right
+
+
+def copies(out):
+    return [half.clone() for half in out]
+
+
+def narrower(out):
+    return [half[:, :1] for half in out]
+
+
+@pytest.mark.parametrize(
+    ("by", "check", "path"),
+    [
+        (copies, Check.VALUES, None),
+        (copies, None, None),
+        (copies, Check.ALIAS, "1"),
+        (narrower, Check.VALUES, None),
+        (narrower, Check.SHAPE, "1"),
+        (lambda out: [half + float("inf") for half in out], Check.VALUES, "1"),
+        (lambda out: [half * 2 for half in out], Check.SHAPE, None),
+        (refuse, Check.VALUES, "1"),
+    ],
+)
+def test_a_part_is_a_culprit_only_where_it_fails_like_the_model(by, check, path):
+    backend = Breaks("aten::split.Tensor", by)
     sample = dataclasses.replace(SAMPLE, fn=nn.Sequential(nn.SiLU(), Halves()))
-    found = divergence.locate(backend, CASE, sample, aliasing=aliasing)
-    assert (found is not None and found.path == "1") is aliasing
+    found = divergence.locate(backend, CASE, sample, check=check)
+    assert (found and found.path) == path
+
+
+def test_what_a_part_alone_returns_as_copies_is_no_culprit():
+    sample = dataclasses.replace(SAMPLE, fn=Adds())
+    assert divergence.locate(Breaks("aten::split.Tensor", copies), CASE, sample) is None

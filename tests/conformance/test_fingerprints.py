@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conformance import expectations, fingerprints
+from conformance.judgement.findings import Check
 from conformance.outcomes import Outcome, Stage
 
 VERBOSE = '\n\nSet TORCHDYNAMO_VERBOSE=1 for the internal stack trace. For even more, set TORCH_LOGS="+dynamo"\n'
@@ -285,6 +286,13 @@ def test_an_error_that_says_something_is_the_same_with_and_without_its_traceback
     assert fingerprints.of_exception(error, op="a", stage=Stage.RUN) == fingerprints.of_error(
         "ValueError", str(error), op="a", stage=Stage.RUN
     )
+
+
+@pytest.mark.parametrize("check", Check)
+@pytest.mark.parametrize("error_class", ["", "far"])
+def test_the_check_of_a_wrong_result_is_read_from_its_fingerprint(check, error_class):
+    assert fingerprints.check_of(fingerprints.of_finding(str(check), error_class, op="softmax")) is check
+    assert fingerprints.check_of("ValueError:values@compare:softmax") is None
 
 
 def test_wrong_results_budgets_and_deaths() -> None:
