@@ -44,14 +44,14 @@ def _fan_in(module: nn.Module, name: str, parameter: torch.Tensor) -> int:
     return parameter.shape[-1]
 
 
-def _standard_deviation(module: nn.Module, name: str, parameter: torch.Tensor) -> float:
+def _standard_deviation(module: nn.Module, name: str, parameter: torch.Tensor, halved: bool) -> float:
     from torch import nn
 
     if isinstance(module, nn.Embedding) or "Embedding" in type(module).__name__:
         return 1.0
     if parameter.shape[0] == 1 and name != "weight":  # class tokens, learned positions and queries
         return 0.5
-    gain = 2 if "Conv" in type(module).__name__ else 1  # most convolutions are followed by something that halves
+    gain = 2 if halved and "Conv" in type(module).__name__ else 1
     return float(gain / max(1, _fan_in(module, name, parameter))) ** 0.5
 
 
@@ -87,6 +87,9 @@ def draw(model: nn.Module, seed: int) -> None:
     def normal(like: torch.Tensor) -> torch.Tensor:
         return torch.randn(like.shape, generator=generator)
 
+    # Most convolutions are followed by something that halves their variance. Snake does not, and is a sine: what grows
+    # from layer to layer ends in phases of which float32 knows nothing.
+    halved = not any("Snake" in type(module).__name__ for module in model.modules())
     seen: set[int] = set()
     with torch.no_grad():
         for prefix, module in model.named_modules():
@@ -104,7 +107,7 @@ def draw(model: nn.Module, seed: int) -> None:
                 if KEPT.search(f"{prefix}.{name}") and not unset:
                     continue
                 if parameter.dim() >= 2 and parameter.numel() > max(parameter.shape):
-                    parameter.copy_(normal(parameter) * _standard_deviation(module, name, parameter))
+                    parameter.copy_(normal(parameter) * _standard_deviation(module, name, parameter, halved))
                     padding = getattr(module, "padding_idx", None)
                     if isinstance(module, nn.Embedding) and padding is not None:
                         parameter[padding].zero_()
