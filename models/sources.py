@@ -25,6 +25,7 @@ class Listed:
     name: str
     tier: Tier  # the smallest that has it
     dynamic_tier: Tier | None = None  # the smallest that runs it with symbolic sizes; None: its own
+    more_tier: Tier | None = None  # the smallest that compiles it in yet more ways; None: that above its own
     decodes: bool = False  # whether it is a language model that writes token by token
     decode_tier: Tier = Tier.PR  # the smallest in which it does
     dtypes: tuple[str, ...] = ()  # in which it is run where none is asked for; empty: those of the suite

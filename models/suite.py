@@ -25,7 +25,7 @@ class Variant:
     mode: ShapeMode
     direction: Direction
     lane: str
-    always: bool = False  # in each tier that has the subject; else, but for symbolic sizes, in those above its own
+    always: bool = False  # in each tier that has the subject
 
 
 VARIANTS = (
@@ -114,6 +114,6 @@ def _why_not(v: Variant, subject: Listed, options: Options) -> str:
         least = subject.dynamic_tier or subject.tier
         fits = options.subjects or sources.at_most(least, options.tier)
         return "" if fits else f"symbolic sizes: in the {least} tier, or where asked for"
-    if v.always or sources.is_above(options.tier, subject.tier):
-        return ""
-    return f"{v.lane}, {v.mode}, {v.direction}: in tiers above the model's own, or where asked for"
+    more = subject.more_tier
+    fits = sources.at_most(more, options.tier) if more else sources.is_above(options.tier, subject.tier)
+    return "" if v.always or fits else f"{v.lane}, {v.mode}, {v.direction}: in larger tiers, or where asked for"

@@ -39,7 +39,8 @@ def listed(options: Options) -> Iterator[Listed]:
             name = f"{model_type}.{task}"
             tier = Tier.SMOKE if name in smoke else Tier.PR if name in pr else Tier.NIGHTLY
             dynamic = Tier.SMOKE if tier is Tier.SMOKE else Tier.NIGHTLY
-            yield Listed(name, tier, dynamic, task in DECODES, sources.decode_tier(name))
+            more = Tier.PR if name in sources.tiers()["more"]["pr"] else Tier.NIGHTLY if tier is Tier.SMOKE else None
+            yield Listed(name, tier, dynamic, more, task in DECODES, sources.decode_tier(name))
 
 
 def subject(name: str, options: Options) -> Subject:

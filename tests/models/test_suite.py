@@ -39,7 +39,12 @@ def test_nightly_has_every_architecture_static_and_dynamic():
 def test_what_tiers_name_exists():
     known = architectures.architectures()
     tiers = sources.tiers()
-    for name in [*tiers["smoke"], *tiers["pr"].values(), *itertools.chain(*tiers["decode"].values())]:
+    for name in [
+        *tiers["smoke"],
+        *tiers["pr"].values(),
+        *tiers["more"]["pr"],
+        *itertools.chain(*tiers["decode"].values()),
+    ]:
         if "/" in name:
             assert name in {each.name for each in sources.source(sources.prefix_of(name)).listed(Options())}
             continue
@@ -83,9 +88,14 @@ def test_what_is_asked_for_by_name(selection, expected):
 
 @pytest.mark.parametrize(
     ("subject", "least"),
-    [("llama.causal-lm", Tier.PR), ("gpt2.causal-lm", Tier.NIGHTLY), ("afmoe.causal-lm", None)],
+    [
+        ("llama.causal-lm", Tier.PR),
+        ("qwen3.causal-lm", Tier.NIGHTLY),
+        ("gpt2.causal-lm", Tier.NIGHTLY),
+        ("afmoe.causal-lm", None),
+    ],
 )
-def test_what_costs_another_compilation_is_run_in_the_tiers_above_a_models_own(subject, least):
+def test_what_costs_another_compilation_is_run_in_larger_tiers(subject, least):
     for tier in Tier:
         lanes = {case.lane for case in ModelSuite().cases(Options(tier=tier)) if case.subject == subject}
         assert ("fullgraph" in lanes) == (least is not None and sources.at_most(least, tier))
