@@ -129,6 +129,9 @@ def test_what_depends_on_random_numbers_has_no_reference():
     with pytest.raises(ReferenceUnavailable, match="random numbers") as caught:
         make_reference(case(), sample(lambda x: x + torch.rand_like(x), torch.ones(2)))
     assert caught.value.cause is None
+    turns = iter(range(9))
+    taking_turns = make_reference(case(), sample(lambda x: x + next(turns) % 2, torch.ones(2)))
+    assert taking_turns.nondeterministic
     ignored = make_reference(case(), sample(lambda x: x + 0 * torch.rand_like(x), torch.ones(2)))
     assert not ignored.nondeterministic
 
