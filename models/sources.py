@@ -93,6 +93,11 @@ def selected(options: Options) -> list[Listed]:
     return [each for each in found if at_most(each.tier, options.tier)]
 
 
+def tier_of(name: str, options: Options) -> Tier:
+    """The smallest tier that has the subject of that name; nightly where nobody lists it."""
+    return next((each.tier for each in source(prefix_of(name)).listed(options) if each.name == name), Tier.NIGHTLY)
+
+
 def subject(name: str, options: Options) -> Subject:
     """The subject of that name. Raises as `Source.subject` does."""
     return source(prefix_of(name)).subject(name, options)

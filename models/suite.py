@@ -57,7 +57,7 @@ class ModelSuite:
 
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
         """The samples of a case: #0, and where shapes are symbolic #1 with a batch of one, which costs two graphs: in
-        nightly or where the subject is asked for by name.
+        nightly of what smaller tiers have, or where the subject is asked for by name.
 
         Raises `NotBuildable` where the model cannot be made here, `ValueError` where there is no such subject or lane.
         """
@@ -67,7 +67,7 @@ class ModelSuite:
         from models import samples
 
         made = samples.of_forward(case, sources.subject(case.subject, options), options.seed)
-        yield from itertools.islice(made, _max_samples(options))
+        yield from itertools.islice(made, _max_samples(case.subject, options))
 
     def manifest(self, options: Options) -> Mapping[str, Any]:
         """What a report needs to know about what was swept."""
@@ -97,9 +97,11 @@ class ModelSuite:
                         yield case, _why_not(v, each, options)
 
 
-def _max_samples(options: Options) -> int | None:
-    all_of_them = options.subjects or options.tier is Tier.NIGHTLY
-    return None if options.max_samples is None and all_of_them else options.max_samples or 1
+def _max_samples(subject: str, options: Options) -> int | None:
+    if options.max_samples is not None or options.subjects:
+        return options.max_samples
+    in_full = options.tier is Tier.NIGHTLY and sources.tier_of(subject, options) is not Tier.NIGHTLY
+    return None if in_full else 1
 
 
 def _asked_for(v: Variant, options: Options) -> bool:

@@ -113,9 +113,12 @@ def test_families_have_symbolic_sizes_in_nightly_or_where_asked_for(subject, lea
         assert any(":dynamic:" in case for case in named(tier, **dynamic))
 
 
-@pytest.mark.parametrize(("tier", "most"), [(Tier.SMOKE, 1), (Tier.PR, 1), (Tier.NIGHTLY, 2)])
-def test_a_batch_of_one_among_symbolic_sizes_is_compiled_in_nightly(tier, most):
-    case = Case.parse("model:llama.causal-lm:float32:dynamic:fwd:samples")[0]
+@pytest.mark.parametrize(
+    ("name", "tier", "most"),
+    [("llama", Tier.SMOKE, 1), ("llama", Tier.PR, 1), ("llama", Tier.NIGHTLY, 2), ("afmoe", Tier.NIGHTLY, 1)],
+)
+def test_a_batch_of_one_among_symbolic_sizes_is_compiled_in_nightly_of_what_smaller_tiers_have(name, tier, most):
+    case = Case.parse(f"model:{name}.causal-lm:float32:dynamic:fwd:samples")[0]
     assert [sample.index for sample in ModelSuite().samples(case, Options(tier=tier))] == list(range(most))
 
 
