@@ -179,6 +179,11 @@ def standing(result: Result | None) -> Standing:
     return Standing.MUTE if is_undecided(result.outcome, result.stage) else STANDINGS[result.outcome]
 
 
+def is_mute(outcome: Outcome, stage: Stage | None) -> bool:
+    """Whether a sample says nothing about the backend: it was not run, or what went wrong is ours."""
+    return standing(Result(outcome, stage=stage)) is Standing.MUTE
+
+
 def _same_inputs(left: Result | None, right: Result | None) -> bool:
     """Unknown digests are given the benefit of the doubt: ids are stable, most samples too."""
     return left is None or right is None or not left.digest or not right.digest or left.digest == right.digest

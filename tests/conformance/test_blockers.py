@@ -9,7 +9,7 @@ import pytest
 from conformance import signatures, traced
 from conformance.blockers import Evidence, Goal, canonical, diagnose, named_ops
 from conformance.cases import Case, Direction, ShapeMode
-from conformance.outcomes import Outcome, Support
+from conformance.outcomes import Outcome, Stage, Support
 from conformance.records import Record
 from conformance.signatures import Signature
 from conformance.traced import Traced
@@ -122,6 +122,13 @@ def test_what_the_op_sweep_left_to_the_host_alone_blocks_its_users():
 @pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.INFRA])
 def test_what_was_not_run_is_unknown(outcome):
     assert diagnose([model("m", outcome)], [], Goal.RUNS).unknown == {"m"}
+
+
+@pytest.mark.parametrize(("stage", "blocked"), [(Stage.REFERENCE, False), (Stage.COMPARE, False), (Stage.RUN, True)])
+def test_our_own_want_of_time_blocks_no_model(stage, blocked):
+    found = diagnose([model("m", Outcome.TIMEOUT, stage=stage, fingerprint="timeout:f@x:m")], [], Goal.RUNS)
+    assert bool(found.evidence) is blocked
+    assert found.unknown == (set() if blocked else {"m"})
 
 
 def test_too_many_breaks_are_still_right():

@@ -20,6 +20,7 @@ from conformance.outcomes import (
     Standing,
     change,
     compare,
+    is_mute,
     is_undecided,
     standing,
 )
@@ -56,6 +57,7 @@ def test_every_outcome_has_a_standing() -> None:
 def test_our_own_want_of_time_or_memory_is_no_failure_of_the_backend(outcome: Outcome, stage: Stage | None) -> None:
     undecided = outcome in (Outcome.TIMEOUT, Outcome.OOM) and stage in (Stage.BUILD, Stage.REFERENCE, Stage.COMPARE)
     assert is_undecided(outcome, stage) is undecided
+    assert is_mute(outcome, stage) is (undecided or outcome in (Outcome.SKIPPED, Outcome.INFRA))
     assert standing(Result(outcome, stage=stage)) is (Standing.MUTE if undecided else STANDINGS[outcome])
 
 

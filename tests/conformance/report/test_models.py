@@ -29,11 +29,13 @@ def test_a_model_counts_once_by_its_worst_sample():
         record("c", Outcome.WRONG, index=1),
         record("d", Outcome.SKIPPED),
         record("e", Outcome.BUDGET),
+        record("f", Outcome.TIMEOUT, stage=Stage.COMPARE),
+        record("g", Outcome.TIMEOUT, stage=Stage.RUN),
         record("add", kind="op"),
     ]
     table = models.variant_table(records)
-    names = ("models", "right", "not right", "skipped")
-    assert cells(table, *names) == [(5, 3, 1, 1)]
+    names = ("models", "right", "not right", "not judged")
+    assert cells(table, *names) == [(7, 3, 2, 2)]
     assert table.rows[0][3:6] == (2, 1, 1)  # whole, broken, recompile
 
 
