@@ -570,9 +570,9 @@ def _same(case: Case, sample: Sample, args: Sequence[Any], kwargs: Any) -> Refer
     if sample.numerics is NumericalClass.PROPERTY:
         return made  # random or uninitialised: what two runs have in common is for the check to say
     second = _eager(case, sample, args, kwargs, seed=SEED + 1)
-    drew = not torch.equal(torch.default_generator.get_state(), torch.Generator().manual_seed(SEED + 1).get_state())
     if not results_equal(first, second):
-        if drew:
+        undrawn = torch.Generator().manual_seed(SEED + 1).get_state()
+        if not torch.equal(torch.default_generator.get_state(), undrawn):
             raise ReferenceUnavailable(
                 "it draws random numbers, and each device draws its own: make what is drawn an input, or turn it off"
             )
