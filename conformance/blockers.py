@@ -72,7 +72,7 @@ def diagnose(records: Iterable[Record], calls: Iterable[Traced], goal: Goal) -> 
     swept = {record.subject for record in records if record.kind in MODEL_KINDS}
     of_models: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        if record.kind in MODEL_KINDS and not is_mute(record.outcome, record.stage):
+        if record.kind in MODEL_KINDS and not is_mute(record):
             of_models[record.subject].append(record)
     there = {model: own for model, own in of_models.items() if all(_reached(record, goal) for record in own)}
     refuted = {f"{record.kind}:{model}:{record.direction}" for model, own in there.items() for record in own}

@@ -20,7 +20,7 @@ from conformance.cases import Case, Sample
 from conformance.isolation import memory
 from conformance.judgement.choices import judge, judge_with
 from conformance.judgement.findings import Check, Finding, Judgement
-from conformance.outcomes import FAILED, Outcome, Owner, Stage, Support
+from conformance.outcomes import FAILED, Outcome, Owner, Stage, Support, is_undecided
 from conformance.records import Record
 from conformance.reference import Reference, ReferenceUnavailable, make_reference
 from conformance.support import support_of
@@ -150,7 +150,9 @@ def run_sample(
     record.cpu_s = time.process_time() - cpu
     if seen.notes:
         record.reason = "; ".join(filter(None, [record.reason, *(f"{k}: {v}" for k, v in seen.notes.items() if v)]))
-    unexplained = record.outcome in FAILED and record.outcome is not Outcome.BUDGET
+    if is_undecided(record):
+        record.owner = Owner.UNDETERMINED
+    unexplained = record.outcome in FAILED and record.outcome is not Outcome.BUDGET and not is_undecided(record)
     if unexplained and reference is not None and not getattr(backend, "control", False):
         tell(Stage.RUN)  # the backend has failed: what follows must not end as undecided
         _climb(record, case, sample, reference, backend, failure)
@@ -219,8 +221,9 @@ def _measure(record: Record, sample: Sample, reference: Reference, result: calls
 
 
 def _fail_by_findings(record: Record, findings: tuple[Finding, ...]) -> None:
-    first = findings[0]
-    record.outcome, record.stage, record.support = Outcome.WRONG, Stage.COMPARE, Support.WRONG
+    first = next((finding for finding in findings if finding.check is not Check.LOOSE), findings[0])
+    record.outcome, record.stage = Outcome.WRONG, Stage.COMPARE
+    record.support = None if first.check is Check.LOOSE else Support.WRONG
     record.message = "\n".join(str(finding) for finding in findings)[:MESSAGE_LIMIT]
     record.fingerprint = fingerprints.of_finding(str(first.check), first.error_class, op=record.subject)
 

@@ -6,7 +6,7 @@ Pure: imports neither torch nor anything else of the engine.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Stage(StrEnum):
@@ -69,9 +69,29 @@ OURS = frozenset({Stage.BUILD, Stage.REFERENCE, Stage.COMPARE})
 """Stages in which we work and the backend does not."""
 
 
-def is_undecided(outcome: Outcome, stage: Stage | None) -> bool:
-    """Whether we ran out of time or memory ourselves: a failure, but one that says nothing about the backend."""
-    return outcome in (Outcome.TIMEOUT, Outcome.OOM) and stage in OURS
+TOO_LOOSE = "too loose to judge"
+"""What a judge says of a result within a bound that could not have caught a wrong answer."""
+
+
+class Judged(Protocol):
+    """A `Record`, or a `Result`."""
+
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def stage(self) -> Stage | None: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+
+def is_undecided(result: Judged) -> bool:
+    """Whether we could not tell: a failure, but one that says nothing about the backend.
+
+    We ran out of time or memory ourselves, or no bound that we know tells right from wrong.
+    """
+    if result.outcome is Outcome.WRONG:
+        return result.fingerprint.startswith(f"{Outcome.WRONG}:{TOO_LOOSE}")
+    return result.outcome in (Outcome.TIMEOUT, Outcome.OOM) and result.stage in OURS
 
 
 class Agreement(StrEnum):
@@ -172,16 +192,16 @@ _CHANGES: dict[tuple[Standing, Standing], tuple[Change, Change]] = {
 }
 
 
-def standing(result: Result | None) -> Standing:
+def standing(result: Judged | None) -> Standing:
     """`None` is a sample that the run does not have."""
     if result is None:
         return Standing.ABSENT
-    return Standing.MUTE if is_undecided(result.outcome, result.stage) else STANDINGS[result.outcome]
+    return Standing.MUTE if is_undecided(result) else STANDINGS[result.outcome]
 
 
-def is_mute(outcome: Outcome, stage: Stage | None) -> bool:
+def is_mute(result: Judged) -> bool:
     """Whether a sample says nothing about the backend: it was not run, or what went wrong is ours."""
-    return standing(Result(outcome, stage=stage)) is Standing.MUTE
+    return standing(result) is Standing.MUTE
 
 
 def _same_inputs(left: Result | None, right: Result | None) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from conformance import fingerprints
 from conformance.isolation import memory
-from conformance.outcomes import Outcome, Owner, Stage, is_undecided
+from conformance.outcomes import Outcome, Owner, Result, Stage, is_undecided
 
 TAIL = 16 * 1024  # characters of a dead process's output that go into its record
 NEAR = 0.8  # a SIGKILL that is not ours counts as out of memory from this share of the limit on
@@ -52,7 +52,7 @@ def fields(death: Death, *, op: str) -> dict[str, Any]:
     if death.killed is not None:
         signal_name = "SIGKILL"
     place = crash_place(death.output)
-    if is_undecided(outcome, death.stage):
+    if is_undecided(Result(outcome, stage=death.stage)):
         cause += f" in our own {OUR_WORK[death.stage]}, which says nothing about the backend"
     message = cause + (f", in {place}" if place else "")
     fingerprint = fingerprints.of_death(

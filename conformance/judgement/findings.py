@@ -6,13 +6,15 @@ from enum import StrEnum
 
 import msgspec
 
+from conformance.outcomes import TOO_LOOSE
+
 
 class Check(StrEnum):
     """Kind of a finding; the first part of a wrong result's fingerprint."""
 
     VALUES = "values"  # numbers beyond the tolerance
     SPECIAL = "special values"  # NaN, infinity, sign of zero, subnormals
-    LOOSE = "too loose to judge"  # within the bound, but the bound could not have caught a wrong answer
+    LOOSE = TOO_LOOSE  # within the bound, but the bound could not have caught a wrong answer
     DTYPE = "dtype"
     SHAPE = "shape"
     STRIDES = "strides"

@@ -43,7 +43,7 @@ def variant_table(records: Iterable[Record]) -> Table:
         )
     rows = []
     for key, subjects in sorted(groups.items()):
-        told = [[r for r in each if not is_mute(r.outcome, r.stage)] for each in subjects.values()]
+        told = [[r for r in each if not is_mute(r)] for each in subjects.values()]
         ran = [each for each in told if each]
         right = [each for each in ran if all(r.outcome in RIGHT for r in each)]
         rows.append(
@@ -121,7 +121,7 @@ def _cells(records: Sequence[Record]) -> tuple[str, float | None]:
 
 
 def _verdict(record: Record) -> str:
-    if is_undecided(record.outcome, record.stage):
+    if is_undecided(record):
         return f"not judged: {record.outcome} at {record.stage}"
     if record.outcome not in RIGHT:
         at = f" at {record.stage}" if record.stage else ""

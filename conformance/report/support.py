@@ -40,7 +40,7 @@ BY_OUTCOME: Mapping[Outcome, Support | None] = {
 
 def of_sample(record: Record) -> str | None:
     """One of `RANKS`; None where the sample says nothing."""
-    if record.outcome not in BY_OUTCOME or is_undecided(record.outcome, record.stage):
+    if record.outcome not in BY_OUTCOME or is_undecided(record):
         return None
     return str(BY_OUTCOME[record.outcome] or record.support or UNKNOWN)
 

@@ -9,7 +9,9 @@ from conformance import execute
 from conformance.backends.eager import EagerBackend
 from conformance.budgets import Budgets
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
-from conformance.outcomes import Outcome, Stage, Support
+from conformance.judgement.findings import Check
+from conformance.outcomes import Outcome, Owner, Stage, Support, is_undecided
+from conformance.report import support
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -53,6 +55,43 @@ def test_a_sample_measures_its_results_right_or_wrong(compiled, outcome):
     assert record.outcome is outcome
     assert record.measurements["off"] == (0.0 if compiled is None else pytest.approx(1.0))
     assert record.measurements["exactly"] == pytest.approx(record.measurements["off"], abs=1e-6)
+
+
+HILBERT = 1 / (torch.arange(8.0).view(-1, 1) + torch.arange(8.0) + 1)  # its condition is 2e10
+
+
+@pytest.mark.parametrize(
+    ("compiled", "undecided"),
+    [
+        (lambda x: torch.linalg.inv(x * (1 + 1e-7 * torch.linspace(-1, 1, 64).reshape(8, 8))), True),
+        (lambda x: torch.linalg.inv(x).to(torch.bfloat16).float() + 1e12, False),
+    ],
+)
+def test_what_no_bound_can_tell_is_laid_to_nobody(compiled, undecided):
+    sample = Sample(0, torch.linalg.inv, (HILBERT,), {}, NumericalClass.COMPOSITE, "digest", "probe")
+    backend = Compiler(compiled)
+    backend.control = False
+    record = execute.run_sample(backend, case_of(), sample, suite="ops")
+    assert (record.outcome, is_undecided(record)) == (Outcome.WRONG, undecided), record.message
+    assert record.support is (None if undecided else Support.WRONG)
+    assert bool(record.rungs) is not undecided
+    if undecided:
+        assert record.owner is Owner.UNDETERMINED
+        assert support.of_sample(record) is None
+
+
+def test_a_finding_that_tells_decides_beside_one_that_does_not():
+    def both(x):
+        return torch.linalg.inv(x), x + 1
+
+    def compiled(x):
+        return torch.linalg.inv(x * (1 + 1e-7 * torch.linspace(-1, 1, 64).reshape(8, 8))), x + 2
+
+    sample = Sample(0, both, (HILBERT,), {}, NumericalClass.COMPOSITE, "digest", "probe")
+    record = execute.run_sample(Compiler(compiled), case_of(), sample, suite="ops")
+    assert record.message.startswith(Check.LOOSE)
+    assert record.fingerprint.startswith("wrong:values")
+    assert not is_undecided(record)
 
 
 def test_a_measure_that_fails_is_said_and_judges_nothing():

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance import fingerprints
+from conformance.judgement.findings import Check
 from conformance.outcomes import (
     FAILED,
     RAN,
@@ -56,9 +58,18 @@ def test_every_outcome_has_a_standing() -> None:
 @pytest.mark.parametrize("stage", [*Stage, None])
 def test_our_own_want_of_time_or_memory_is_no_failure_of_the_backend(outcome: Outcome, stage: Stage | None) -> None:
     undecided = outcome in (Outcome.TIMEOUT, Outcome.OOM) and stage in (Stage.BUILD, Stage.REFERENCE, Stage.COMPARE)
-    assert is_undecided(outcome, stage) is undecided
-    assert is_mute(outcome, stage) is (undecided or outcome in (Outcome.SKIPPED, Outcome.INFRA))
-    assert standing(Result(outcome, stage=stage)) is (Standing.MUTE if undecided else STANDINGS[outcome])
+    result = Result(outcome, stage=stage)
+    assert is_undecided(result) is undecided
+    assert is_mute(result) is (undecided or outcome in (Outcome.SKIPPED, Outcome.INFRA))
+    assert standing(result) is (Standing.MUTE if undecided else STANDINGS[outcome])
+
+
+@pytest.mark.parametrize("check", list(Check))
+def test_a_bound_that_could_not_tell_is_no_failure_of_the_backend(check: Check) -> None:
+    fingerprint = fingerprints.of_finding(check, "values", op="mm")
+    result = Result(Outcome.WRONG, fingerprint, stage=Stage.COMPARE)
+    assert is_undecided(result) is is_mute(result) is (check is Check.LOOSE)
+    assert compare(PASS, result) is (Agreement.UNKNOWN if check is Check.LOOSE else Agreement.ONLY_LEFT)
 
 
 def test_all_pairs_are_defined() -> None:
