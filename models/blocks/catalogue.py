@@ -36,16 +36,26 @@ def homes(subjects: Iterable[str], options: Options) -> dict[str, list[Home]]:
     return found
 
 
+def is_stored(subject: str) -> bool:
+    """Whether asking for its blocks means to read a file, and not to run its model."""
+    return _stored(subject) is not None
+
+
 def _of(subject: str, options: Options) -> dict[str, str]:
+    stored = _stored(subject)
+    return take_apart(subject, options) or {} if stored is None else stored
+
+
+def take_apart(subject: str, options: Options) -> dict[str, str] | None:
+    """Key of each of its blocks -> path in the model, found by running the model, and kept; none if there is no model.
+
+    In a child: a model that raises, crashes or hangs costs its own blocks only. Then None, and nothing is kept.
+    """
+    report = forked.run(lambda: [msgspec.json.encode(_find(subject, options))], SECONDS)
+    if not report.lines:
+        return None
+    made = msgspec.json.decode(report.lines[0], type=dict[str, str])
     file = _file(subject)
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
-    except (FileNotFoundError, msgspec.DecodeError):
-        # In a child: cases are being collected, and a model that raises, crashes or hangs costs its own blocks only.
-        report = forked.run(lambda: [msgspec.json.encode(_find(subject, options))], SECONDS)
-        if not report.lines:
-            return {}  # and looked for again next time
-        made = msgspec.json.decode(report.lines[0], type=dict[str, str])
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as scratch:
         scratch.write(msgspec.json.encode(made))
@@ -58,6 +68,7 @@ def _find(subject: str, options: Options) -> dict[str, str]:
 
     from models.blocks import finding
 
+    torch.set_num_threads(1)  # a pool of threads does not survive a fork
     try:
         made = sources.subject(subject, options)
         module = made.build(torch.float32, 0, False)
@@ -65,6 +76,13 @@ def _find(subject: str, options: Options) -> dict[str, str]:
         return {key: path for path, key, _ in finding.blocks(module, inputs)}
     except NotBuildable:
         return {}
+
+
+def _stored(subject: str) -> dict[str, str] | None:
+    try:
+        return msgspec.json.decode(_file(subject).read_bytes(), type=dict[str, str])
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from conformance.cases import Case, Direction, Options, Sample, ShapeMode, Tier
 from models import sources, suite
 from models.blocks import catalogue
 
-NOT_DERIVED = "blocks of architectures without a recipe yet: `python -m models.zoo` derives all"
+NOT_TAKEN_APART = "blocks of architectures not taken apart yet: `python -m models.blocks` does that to all"
 
 TAKEN_APART: Mapping[Tier, Tier | None] = {Tier.SMOKE: None, Tier.PR: Tier.SMOKE, Tier.NIGHTLY: Tier.NIGHTLY}
 """Tier -> that whose architectures are taken apart in it: in the small ones whole models come first."""
@@ -40,8 +40,8 @@ class BlockSuite:
 
     def excluded(self, options: Options) -> Mapping[str, int]:
         """Architectures whose blocks are not known yet."""
-        unknown = len(_subjects(options)) - len(_known(options))
-        return {NOT_DERIVED: unknown} if unknown else {}
+        unknown = len(subjects(options)) - len(_known(options))
+        return {NOT_TAKEN_APART: unknown} if unknown else {}
 
     def samples(self, case: Case, options: Options) -> Iterator[Sample]:
         """One: the block in the first model that has it, fed what it gets there. Raises `ValueError` for no block."""
@@ -58,7 +58,8 @@ class BlockSuite:
         return {"homes": {key: [home.subject for home in each] for key, each in homes.items()}}
 
 
-def _subjects(options: Options) -> list[str]:
+def subjects(options: Options) -> list[str]:
+    """The architectures that the tier takes apart."""
     import msgspec
 
     # A user's own models are checked whole: to find their blocks is to run them, while cases are collected.
@@ -73,9 +74,6 @@ def _subjects(options: Options) -> list[str]:
 
 
 def _known(options: Options) -> list[str]:
-    """Subjects whose recipe needs no search, so that collecting takes no minutes. The smaller tiers are searched."""
-    from models.zoo import catalogue as recipes
-
-    if options.tier is not sources.ORDER[-1]:
-        return _subjects(options)
-    return [name for name in _subjects(options) if "/" in name or recipes.is_stored(*name.rsplit(".", 1))]
+    """Those of which collecting cases takes no minutes to find the blocks: of the dozen, and of what is stored."""
+    dozen = sources.tiers()[Tier.SMOKE]
+    return [name for name in subjects(options) if name in dozen or catalogue.is_stored(name)]
