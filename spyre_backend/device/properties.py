@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GIB = 1 << 30
-MIB = 1 << 20
+from spyre_backend.hardware import SPYRE
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Sizes in bytes, bandwidth in bytes a second, clock in hertz. Source of each: torch-spyre's public documentation
-    (2026), `architecture/spyre_accelerator.md` and `dataflow_architecture.md`."""
+    """Sizes in bytes, bandwidth in bytes a second, clock in hertz. `spyre_backend.hardware` has the source of each."""
 
     name: str
     total_memory: int  # usable: 128 GB less 16 for error correction
@@ -29,13 +27,13 @@ class DeviceProperties:
 
 
 PROPERTIES = DeviceProperties(
-    name="IBM Spyre (simulated)",
-    total_memory=112 * GIB,
-    multi_processor_count=32,
-    corelets_per_core=2,
-    scratchpad_bytes=2 * MIB,
-    stick_bytes=128,
-    memory_bandwidth=204.8e9,
-    clock_rate=1.3e9,
+    name=f"{SPYRE.name} (simulated)",
+    total_memory=SPYRE.memory,
+    multi_processor_count=SPYRE.cores,
+    corelets_per_core=SPYRE.corelets,
+    scratchpad_bytes=SPYRE.scratchpad,
+    stick_bytes=SPYRE.stick,
+    memory_bandwidth=SPYRE.peak_bandwidth,
+    clock_rate=SPYRE.clock_rate,
     simulated=True,
 )

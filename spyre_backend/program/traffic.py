@@ -34,13 +34,6 @@ class Access:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class Product:
-    """One matmul, as its multiply-accumulates in all."""
-
-    multiply_accumulates: int
-
-
 def iteration_space(program: Program, symbols: Bindings) -> dict[str, int]:
     """Extent of every axis, in declared order. Raises ProgramError for an unbound symbol."""
     return {axis.name: int(evaluate(axis.size, symbols)) for axis in program.axes}
@@ -52,7 +45,7 @@ def dependencies(program: Program) -> dict[str, frozenset[str]]:
     reduction = frozenset(axis.name for axis in program.axes if axis.reduction)
     varies: dict[str, frozenset[str]] = {}
     for instruction in program.body:
-        over = _varies_over(instruction, varies, axes)
+        over = varies_over(instruction, varies, axes)
         if isinstance(instruction, (Reduce, Matmul)):
             over -= reduction
         elif isinstance(instruction, (Scan, Sort)):
@@ -62,9 +55,8 @@ def dependencies(program: Program) -> dict[str, frozenset[str]]:
     return varies
 
 
-def _varies_over(
-    instruction: Instruction, varies: Mapping[str, frozenset[str]], axes: frozenset[str]
-) -> frozenset[str]:
+def varies_over(instruction: Instruction, varies: Mapping[str, frozenset[str]], axes: frozenset[str]) -> frozenset[str]:
+    """The axes that an instruction's operands and index expressions vary over; `varies` says so of the values."""
     used = frozenset().union(*(names(expression) for expression in expressions(instruction)), operands(instruction))
     return frozenset().union(used & axes, *(varies[name] for name in used if name in varies))
 
@@ -83,7 +75,7 @@ def accesses(program: Program, symbols: Bindings) -> list[Access]:
     for instruction in program.body:
         match instruction:
             case Load(buffer=buffer):
-                elements = _points(_varies_over(instruction, varies, axes), extents)
+                elements = _points(varies_over(instruction, varies, axes), extents)
             case Store(buffer=buffer, axes=over, mode=mode):
                 elements = _points(over, extents) * (1 if mode.value == "overwrite" else 2)
             case Bucketize(boundaries=buffer, length=length):
@@ -92,19 +84,6 @@ def accesses(program: Program, symbols: Bindings) -> list[Access]:
                 continue
         found.append(Access(mnemonic(instruction), buffer, elements, elements * itemsize[buffer]))
     return found
-
-
-def products(program: Program, symbols: Bindings) -> list[Product]:
-    """Every matmul in program order."""
-    extents = iteration_space(program, symbols)
-    varies = dependencies(program)
-    axes = frozenset(extents)
-    reduction = frozenset(axis.name for axis in program.axes if axis.reduction)
-    return [
-        Product(_points(_varies_over(instruction, varies, axes) | reduction, extents))
-        for instruction in program.body
-        if isinstance(instruction, Matmul)
-    ]
 
 
 def _points(axes: frozenset[str] | tuple[str, ...], extents: Mapping[str, int]) -> int:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from spyre_backend.cost import Cost, cost
 from spyre_backend.program.affine import Affine, affine
 from spyre_backend.program.expr import Expr, evaluate, names
+from spyre_backend.program.independence import Window
 from spyre_backend.program.ir import (
     Bucketize,
     Check,
@@ -31,11 +33,10 @@ from spyre_backend.program.ir import (
     mnemonic,
 )
 from spyre_backend.program.opcodes import Distribution, StoreMode
-from spyre_backend.program.traffic import Traffic, iteration_space, products, traffic
+from spyre_backend.program.traffic import Traffic, iteration_space, traffic
 from spyre_backend.simulator import elementwise, memory, philox, reductions
-from spyre_backend.simulator.blocking import Window, windows
+from spyre_backend.simulator.blocking import windows
 from spyre_backend.simulator.indexing import Number, evaluate_index
-from spyre_backend.simulator.timing import launch_seconds
 from spyre_backend.simulator.types import constant, torch_dtype
 
 Tensor = torch.Tensor
@@ -72,6 +73,11 @@ class BoundProgram:
         for step in self._steps:
             step(values, buffers)
 
+    def stores(self) -> list[tuple[str, Affine]]:
+        """Buffer and access of each affine store."""
+        found = ((each.buffer, self._affine(each.index)) for each in self.program.body if isinstance(each, Store))
+        return [(buffer, access) for buffer, access in found if access is not None]
+
     @functools.cached_property
     def opcodes(self) -> Counter[str]:
         """How often each opcode occurs in the body."""
@@ -83,10 +89,9 @@ class BoundProgram:
         return traffic(self.program, self.symbols)
 
     @functools.cached_property
-    def seconds(self) -> float:
-        """Simulated time of one launch."""
-        work = sum(product.multiply_accumulates for product in products(self.program, self.symbols))
-        return launch_seconds(self.traffic, work)
+    def cost(self) -> Cost:
+        """Simulated time of one launch, what bounds it, and how it is divided over the cores."""
+        return cost(self.program, self.symbols)
 
     # ---- one binder per instruction class --------------------------------------------------------------------------
 

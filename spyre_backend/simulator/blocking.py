@@ -6,15 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 
 from spyre_backend.program.affine import affine
-from spyre_backend.program.ir import Bucketize, Load, Matmul, Program, Store, results
-from spyre_backend.program.opcodes import StoreMode
+from spyre_backend.program.independence import Window, cut, independent_axes
+from spyre_backend.program.ir import Load, Matmul, Program, results
 from spyre_backend.program.traffic import dependencies
 
 POINTS = 2**22
 """At most so many elements of a value at a time, where the program allows it: 32 MB of indices."""
-
-Window = Mapping[str, range]
-"""Of each axis, the part that a block covers."""
 
 
 def windows(program: Program, extents: Mapping[str, int], symbols: Mapping[str, int | float]) -> list[Window]:
@@ -22,37 +19,14 @@ def windows(program: Program, extents: Mapping[str, int], symbols: Mapping[str, 
     in which points are visited could be seen in the result."""
     block = dict(extents)
     if math.prod(extents.values()) > POINTS:
-        splittable = _splittable(program, extents, symbols)
+        splittable = independent_axes(program, extents, symbols)
         for over in _materialised(program, extents, symbols):
             for axis in extents:
                 points = math.prod(block[name] for name in over)
                 if points > POINTS and axis in over and axis in splittable:
                     block[axis] = max(1, block[axis] * POINTS // points)
-    parts = [_parts(extent, block[axis]) for axis, extent in extents.items()]
+    parts = [list(cut(extent, block[axis])) for axis, extent in extents.items()]
     return [dict(zip(extents, ranges, strict=True)) for ranges in itertools.product(*parts)]
-
-
-def _parts(extent: int, size: int) -> list[range]:
-    return [range(start, min(start + size, extent)) for start in range(0, extent, max(1, size))] or [range(0)]
-
-
-def _splittable(program: Program, extents: Mapping[str, int], symbols: Mapping[str, int | float]) -> frozenset[str]:
-    """The axes along which blocks are independent: nothing is read that is also written, and each element is written
-    once."""
-    written = {buffer.name for buffer in program.buffers if buffer.written}
-    axes = frozenset(axis.name for axis in program.axes if not axis.reduction)
-    for instruction in program.body:
-        match instruction:
-            case Load(buffer=buffer) if buffer in written:
-                return frozenset()
-            case Bucketize(boundaries=boundaries, sorter=sorter) if {boundaries, sorter} & written:
-                return frozenset()
-            case Store(index=index, mode=mode, axes=over):
-                access = affine(index, extents, symbols)
-                if mode is not StoreMode.OVERWRITE or access is None or not access.is_injective(extents, over):
-                    return frozenset()
-                axes &= frozenset(over)
-    return axes
 
 
 def _materialised(

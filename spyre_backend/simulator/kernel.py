@@ -7,7 +7,7 @@ import torch
 
 from spyre_backend import upstream
 from spyre_backend.program import Program, ProgramError, loads, verify
-from spyre_backend.simulator import counters
+from spyre_backend.simulator import checking, counters
 from spyre_backend.simulator.binding import BoundProgram
 from spyre_backend.simulator.indexing import Number
 from spyre_backend.simulator.types import torch_dtype
@@ -37,10 +37,13 @@ class Kernel:
             buffers[buffer.name] = alias
         bound = self.bind(args[count:])  # type: ignore[arg-type]
         with torch.no_grad(), upstream.without_function_modes():
-            bound.run(buffers)
+            if checking.DIVISION:
+                checking.run_divided(bound, buffers)
+            else:
+                bound.run(buffers)
         counters.record(bound)
         if any(alias is not tensor for alias, tensor in zip(buffers.values(), args, strict=False)):
-            _advance_clock()(bound.seconds)
+            _advance_clock()(bound.cost.seconds)
 
     def bind(self, symbol_values: Sequence[Number]) -> BoundProgram:
         """The program for these symbol values, which can also tell its traffic without running."""
