@@ -13,13 +13,16 @@ from __future__ import annotations
 from spyre_backend import device
 from spyre_backend.device.counters import count_fallbacks, fallback_counts, reset_fallback_counts
 from spyre_backend.device.errors import DeviceBuildError, DeviceConflictError, HostFallbackWarning
+from spyre_backend.dry_run import DryRun, dry_run
 
 __all__ = [
     "DeviceBuildError",
     "DeviceConflictError",
+    "DryRun",
     "HostFallbackWarning",
     "count_fallbacks",
     "device",
+    "dry_run",
     "fallback_counts",
     "reset_fallback_counts",
 ]

@@ -36,6 +36,14 @@ PRIVATEUSE1_DEVICE_TYPE: int = torch._C._autograd.DeviceType.PrivateUse1.value
 without_function_modes: Callable[[], contextlib.AbstractContextManager[None]] = torch._C.DisableTorchFunction  # type: ignore[assignment]
 
 
+def fake_tensors() -> contextlib.AbstractContextManager[Any]:
+    """Tensors made inside have sizes and a device, but no memory: documented, in a module that is named as private."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode: contextlib.AbstractContextManager[Any] = FakeTensorMode(allow_non_fake_inputs=True)
+    return mode
+
+
 def dynamo_is_loaded() -> bool:
     """Whether Dynamo has been imported already; asking must not import it."""
     return "torch._dynamo" in sys.modules

@@ -1,8 +1,9 @@
 """What the simulator did: launches, opcodes and bytes, for as long as somebody observes."""
 
 import contextlib
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spyre_backend.simulator.binding import BoundProgram
@@ -40,6 +41,16 @@ class Observation:
     def matmuls(self) -> int:
         """Matrix products executed."""
         return self.opcodes["matmul"]
+
+    @property
+    def seconds(self) -> float:
+        """Simulated time of all launches, one after the other."""
+        return math.fsum(bound.cost.seconds * times for bound, times in self._launches.items())
+
+    @property
+    def bound_programs(self) -> Mapping[BoundProgram, int]:
+        """Each program with the sizes that it was launched with, and how often."""
+        return self._launches
 
     @property
     def bytes_loaded(self) -> int:

@@ -1,7 +1,8 @@
 """Programs that can be launched on tensors."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -29,13 +30,16 @@ class Kernel:
         if len(args) != count + len(self.program.symbols):
             expected = f"{count} tensors and {len(self.program.symbols)} numbers"
             raise ProgramError(f"{self.program.name} takes {expected}, not {len(args)} arguments")
+        bound = self.bind(args[count:])  # type: ignore[arg-type]
+        if _dry:
+            counters.record(bound)
+            return
         buffers = {}
         for buffer, tensor in zip(self.program.buffers, args, strict=False):
             alias = host_alias(tensor)  # type: ignore[arg-type]
             if alias.dtype != torch_dtype(buffer.dtype):
                 raise ProgramError(f"{self.program.name}: {buffer.name} is {buffer.dtype.value}, not {alias.dtype}")
             buffers[buffer.name] = alias
-        bound = self.bind(args[count:])  # type: ignore[arg-type]
         with torch.no_grad(), upstream.without_function_modes():
             if checking.DIVISION:
                 checking.run_divided(bound, buffers)
@@ -52,6 +56,19 @@ class Kernel:
     def _bind_uncached(self, symbol_values: tuple[Number, ...]) -> BoundProgram:
         with upstream.without_function_modes():
             return BoundProgram(self.program, dict(zip(self.program.symbols, symbol_values, strict=True)))
+
+
+_dry: list[None] = []
+
+
+@contextlib.contextmanager
+def only_counting() -> Iterator[None]:
+    """Launches inside are counted and not run, so that their tensors need no memory. The clock does not move."""
+    _dry.append(None)
+    try:
+        yield
+    finally:
+        _dry.pop()
 
 
 @functools.lru_cache(maxsize=4096)
