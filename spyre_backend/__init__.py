@@ -10,10 +10,15 @@ cannot be built; both before torch has been changed.
 
 from __future__ import annotations
 
-from spyre_backend import device
+from spyre_backend import device, upstream
 from spyre_backend.device.counters import count_fallbacks, fallback_counts, reset_fallback_counts
 from spyre_backend.device.errors import DeviceBuildError, DeviceConflictError, HostFallbackWarning
 from spyre_backend.dry_run import DryRun, dry_run
+
+if upstream.inductor_is_loaded():
+    from spyre_backend.inductor import register
+
+    register()
 
 __all__ = [
     "DeviceBuildError",

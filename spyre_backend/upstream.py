@@ -49,6 +49,11 @@ def dynamo_is_loaded() -> bool:
     return "torch._dynamo" in sys.modules
 
 
+def inductor_is_loaded() -> bool:
+    """Whether Inductor may have looked for extensions already, which it does once, when it first compiles."""
+    return "torch._inductor.codegen.common" in sys.modules
+
+
 def dynamo_device_interfaces() -> ModuleType:
     """`register_interface_for_device` and its base class: the only way to tell Dynamo about an out-of-tree device."""
     import torch._dynamo.device_interface

@@ -55,6 +55,22 @@ print(torch.get_default_device(), torch.ones(1).device)
 
 
 @pytest.mark.parametrize(
+    "before", ["torch.compile(lambda x: x + 1)(torch.ones(3))", "import torch._inductor.codegen.common"]
+)
+def test_the_device_compiles_where_inductor_was_there_first(run_python, before: str) -> None:
+    out = run_python(
+        f"""
+import torch
+{before}
+import spyre_backend
+f = torch.compile(lambda x: x.sin() + 1)
+print(f(torch.zeros(3, device="spyre")).tolist(), f(torch.zeros(3)).tolist())
+"""
+    )
+    assert out.strip() == "[1.0, 1.0, 1.0] [1.0, 1.0, 1.0]"
+
+
+@pytest.mark.parametrize(
     ("before", "named"),
     [
         ("torch.utils.rename_privateuse1_backend('npu')", "npu"),
