@@ -78,6 +78,7 @@ class Seen(msgspec.Struct, kw_only=True):
     lowered: dict[str, int] | None = None
     transfers: int | None = None
     bytes_moved: int | None = None
+    device_s: float | None = None
     traced: list[str] | None = None
     cache_hits: int | None = None
     cache_misses: int | None = None

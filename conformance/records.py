@@ -81,6 +81,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     compile_s: float | None = None
     compile_stages_s: dict[str, float] = {}
     run_s: float | None = None
+    device_s: float | None = None  # by the device's own clock; simulated if the device is
     judge_s: float | None = None
     cpu_s: float | None = None  # CPU seconds of the whole sample
     backend_cpu_s: float | None = None  # CPU seconds of compile and run alone

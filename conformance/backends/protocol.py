@@ -44,6 +44,7 @@ class Observation(msgspec.Struct, kw_only=True):
     lowered: dict[str, int] | None = None  # overloads that reached the backend's lowering, after decomposition
     transfers: int | None = None  # copies between host and device inside the block
     bytes_moved: int | None = None
+    device_s: float | None = None  # seconds by the device's own clock, compilation aside; simulated if the device is
     traced: list[str] | None = None  # calls in what was compiled, each a text of `conformance.signatures`
     notes: dict[str, str] = {}  # whatever else the backend has to say about this block
 

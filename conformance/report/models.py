@@ -98,26 +98,38 @@ def model_table(runs: Mapping[str, Iterable[Record]]) -> Table:
             if check:
                 found[record.subject, check, record.dtype].setdefault(run, []).append(record)
     order = list(CHECKS.values())
+    timed = {
+        run for cells in found.values() for run, each in cells.items() if any(r.device_s is not None for r in each)
+    }
     rows = [
-        (*key, *(cell for run in runs for cell in _cells(cells.get(run, ()))))
+        (*key, *(cell for run in runs for cell in _cells(cells.get(run, ()), run in timed)))
         for key, cells in sorted(found.items(), key=lambda item: (item[0][0], order.index(item[0][1]), item[0][2]))
     ]
     headers = ["model", "check", "dtype"]
     for run in runs:
-        headers += [run, "compile s"]
+        headers += [run, "compile s", *(["device ms"] if run in timed else [])]
     notes = [
         "Right: as the CPU in eager mode, unmodified. Breaks: graph breaks. Again: recompiles, where they are "
         "more than the sizes demand that torch.compile must tell apart. Compile seconds: of all compilations."
     ]
-    return Table("Models one by one", headers, rows, notes)
+    if timed:
+        notes.append("Device: all calls, by the device's own clock, host aside; simulated where the device is.")
+    return Table("Models one by one", tuple(headers), rows, notes)
 
 
-def _cells(records: Sequence[Record]) -> tuple[str, float | None]:
+def _cells(records: Sequence[Record], timed: bool) -> tuple[str | float | None, ...]:
     ran = [record for record in records if record.outcome is not Outcome.SKIPPED]
     if not ran:
-        return ("skipped: " + _short(records[0].reason) if records else "-"), None
-    seconds = [record.compile_s for record in ran if record.compile_s is not None]
-    return "; ".join(dict.fromkeys(map(_verdict, ran))), sum(seconds) if seconds else None
+        said = "skipped: " + _short(records[0].reason) if records else "-"
+        return (said, None, None) if timed else (said, None)
+    device = _sum(record.device_s for record in ran)
+    cells = "; ".join(dict.fromkeys(map(_verdict, ran))), _sum(record.compile_s for record in ran)
+    return (*cells, None if device is None else device * 1000) if timed else cells
+
+
+def _sum(seconds: Iterable[float | None]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return sum(known) if known else None
 
 
 def _verdict(record: Record) -> str:

@@ -14,7 +14,8 @@ GROUPS: dict[str, str] = {
     "result": "outcome stage owner support fingerprint expectation reason rungs culprit_module culprit_op",
     "judgement": "compared error slack loosest measurements",
     "what ran": "graphs breaks recompiles kernels custom_kernels fallbacks lowered eager_ops cache_hits cache_misses",
-    "cost": "reference_s compile_s compile_stages_s run_s judge_s cpu_s backend_cpu_s peak_memory device_peak_memory",
+    "cost": "reference_s compile_s compile_stages_s run_s device_s judge_s cpu_s backend_cpu_s",
+    "memory": "peak_memory device_peak_memory",
     "process": "exit_code signal worker started",
 }
 """How fields of a record are shown together; the rest is part of the id, or text shown below."""

@@ -52,6 +52,7 @@ def test_observes_kernels_lowerings_fallbacks_and_copies(backend: SpyreBackend) 
     assert {"aten::sin", "aten::add.Tensor", "aten::sum.dim_IntList"} <= set(seen["lowered"])
     assert seen["transfers"] == 1
     assert seen["bytes_moved"] >= x.nbytes
+    assert seen["device_s"] > 0
     with backend.observe() as again:  # run without compiling: the same program, counted anew
         compiled(x)
     assert again["kernels"] == seen["kernels"]

@@ -111,6 +111,12 @@ def test_each_model_and_check_is_a_line_with_the_runs_side_by_side():
         ("b", "static", "float32", "right, 2 breaks", 2.0, "skipped: not here", None),
     ]
     assert models.model_table({"one": one[:1], "other": []}).rows[0][5:] == ("-", None)
+    timed = record("b", compile_s=1.0, device_s=0.25)
+    table = models.model_table({"one": one[:1], "other": [timed]})
+    assert (table.headers[3:], table.rows) == (
+        ("one", "compile s", "other", "compile s", "device ms"),
+        [("b", "static", "float32", "right, 2 breaks", 2.0, "right", 1.0, 250.0)],
+    )
     ours = record("a", Outcome.TIMEOUT, stage=Stage.COMPARE)
     assert models.model_table({"one": [ours]}).rows == [
         ("a", "static", "float32", "not judged: timeout at compare", None)
