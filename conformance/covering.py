@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import combinations
 
+from conformance import globs
+
 SUBJECTS = 5  # so many subjects must share a cause before a glob leaves the subject open
 
 _SUBJECT, _DTYPE, _INDEX = 1, 2, 6
@@ -32,8 +34,9 @@ class Avoided:
         return self._open[mask]
 
 
-def cover(wanted: Iterable[str], avoid: Iterable[str] | Avoided) -> list[str]:
-    """Globs that together match all sample ids of `wanted` and none of `avoid`, greedily few.
+def cover(wanted: Iterable[str], avoid: Iterable[str] | Avoided, *, within: str = "") -> list[str]:
+    """Globs that together match all sample ids of `wanted` and none of `avoid`, greedily few. Where a glob `within` is
+    given, which covers all of `wanted`, they match nothing that it does not.
 
     Where several match equally many, a literal subject goes before an open one, then a literal dtype, then the shortest
     text: `op:sort:int64:*` rather than `op:sort:int64:static:fwd:samples#0`. What the run did not contain is thus
@@ -54,7 +57,8 @@ def cover(wanted: Iterable[str], avoid: Iterable[str] | Avoided) -> list[str]:
             groups[_project(fields, mask)].add(fields)
         for projection, members in groups.items():
             pattern = _pattern(projection)
-            if projection not in taken and len(members) > len(covers.get(pattern, ())):
+            fits = not within or _is_within(pattern, within)
+            if fits and projection not in taken and len(members) > len(covers.get(pattern, ())):
                 covers[pattern] = members
                 ranks[pattern] = (_SUBJECT in mask, _DTYPE in mask, len(pattern), pattern)
     return _greedy(targets, covers, ranks)
@@ -78,6 +82,12 @@ def _greedy(
                 gains[pattern] -= 1
         left -= covers[best]
     return sorted(chosen)
+
+
+def _is_within(pattern: str, outer: str) -> bool:
+    """Whether `outer` matches whatever `pattern` does: a `*` of `pattern` is matched by a `*` of `outer` alone."""
+    text = pattern.replace("*", "\x00")
+    return globs.matches(outer, text if "#" in outer else text.partition("#")[0])
 
 
 def _fields(sample: str) -> _Fields:

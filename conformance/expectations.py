@@ -83,8 +83,7 @@ class Entry(NamedTuple):
 
     def covers(self, sample: str) -> bool:
         """Whether the sample is one of those that the entry speaks of."""
-        case = sample.partition("#")[0]
-        return any(globs.matches(pattern, sample if "#" in pattern else case) for pattern in self.cases)
+        return any(covers(pattern, sample) for pattern in self.cases)
 
     def explains(self, record: Record) -> bool:
         """Whether a failure of a covered sample is the one that the entry declares."""
@@ -94,6 +93,11 @@ class Entry(NamedTuple):
 
     def holds_for(self, torch_version: str) -> bool:
         return holds(self.expectation.torch, torch_version)
+
+
+def covers(pattern: str, sample: str) -> bool:
+    """Whether a glob of an entry speaks of a sample: of its case, unless the glob has an index."""
+    return globs.matches(pattern, sample if "#" in pattern else sample.partition("#")[0])
 
 
 def pins(pin: str, fingerprint: str) -> bool:

@@ -5,13 +5,14 @@ The file is cut into the blocks of its entries and the gaps between them; only b
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tomlkit
 
@@ -123,7 +124,7 @@ def _failures_to_declare(verdicts: Iterable[Verdict], issue: str, refused: list[
 
 
 def _shrink(file: _File, records: list[Record], torch_version: str) -> tuple[list[str], list[str]]:
-    """Drop and narrow entries that declare failures of samples that pass."""
+    """Drop and narrow entries that declare failures of samples that pass; each glob of an entry by itself."""
     covered: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         if record.outcome is not Outcome.INFRA:
@@ -136,13 +137,22 @@ def _shrink(file: _File, records: list[Record], torch_version: str) -> tuple[lis
         passing = [r.sample for r in seen if r.outcome is Outcome.PASS]
         if entry.flaky or not (passing or not failing):
             continue
-        if not failing:
+        kept = [part for pattern in entry.cases for part in _narrowed(pattern, failing, passing, seen)]
+        if kept:
+            file.set_case(number, kept)
+            narrowed.append(f"{_title(entry)}: {len(passing)} of its {len(seen)} samples pass")
+        else:
             file.drop(number)
             dropped.append(f"{_title(entry)}: none of its {len(seen)} samples in the run fails so")
-        else:
-            file.set_case(number, cover(failing, passing))
-            narrowed.append(f"{_title(entry)}: {len(passing)} of its {len(seen)} samples pass")
     return dropped, narrowed
+
+
+def _narrowed(pattern: str, failing: list[str], passing: list[str], seen: list[Record]) -> list[str]:
+    """What is left of a glob: all of it where nothing that it covers passes, or ran; nothing where nothing fails."""
+    ours, theirs = ([s for s in samples if expectations.covers(pattern, s)] for samples in (failing, passing))
+    if not ours:
+        return [] if any(expectations.covers(pattern, record.sample) for record in seen) else [pattern]
+    return cover(ours, theirs, within=pattern) if theirs else [pattern]
 
 
 def _extend(
@@ -201,9 +211,13 @@ class _File:
         self._dropped.add(number)
 
     def set_case(self, number: int, patterns: list[str]) -> None:
-        self._cases[number] = sorted(set(patterns))
+        wanted = self._cases[number] = sorted(set(patterns))
         document = tomlkit.parse(self._blocks[number])
-        document["expect"][0]["case"] = _case_item(self._cases[number])  # type: ignore[index]
+        table: Any = document["expect"][0]  # type: ignore[index]
+        if isinstance(table["case"], tomlkit.items.Array) and len(wanted) > 1:
+            _edit(table["case"], wanted)
+        else:
+            table["case"] = _case_item(wanted)
         self._blocks[number] = tomlkit.dumps(document)
 
     def append(self, entry: Expectation) -> None:
@@ -229,6 +243,16 @@ class _File:
         for block in self._new:
             text = (text.rstrip("\n") + "\n\n" if text.strip() else "") + block
         return text
+
+
+def _edit(array: tomlkit.items.Array, wanted: list[str]) -> None:
+    """Makes an array hold what is wanted, and leaves the lines and comments of what stays."""
+    for at in reversed(range(len(array))):
+        if array[at] not in wanted:
+            del array[at]
+    for pattern in wanted:
+        if pattern not in array:
+            array.insert(bisect.bisect(list(array), pattern), pattern)
 
 
 def _case_item(patterns: list[str]) -> tomlkit.items.Item:

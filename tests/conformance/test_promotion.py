@@ -134,6 +134,38 @@ def test_narrows_what_passes_in_part_in_place(tmp_path: Path) -> None:
     assert made.narrowed == [f"{tmp_path}/b.toml:5 op:sort:int64:*: 1 of its 2 samples pass"]
 
 
+MANY = """[[expect]]
+case = [
+    "op:a:int64:static:*",
+    "op:b:int64:static:fwd:samples",
+    "op:c:int64:static:fwd:samples",
+    "op:d:int64:static:fwd:samples",
+    "op:e:int64:static:fwd:samples",
+    "op:f:int64:static:fwd:samples",
+    "op:g:int64:static:fwd:samples",  # the last
+]
+outcome = "unsupported"
+fingerprint = "E:x"
+"""
+
+
+def test_narrowing_leaves_globs_that_nothing_is_known_against(tmp_path: Path) -> None:
+    fails = Outcome.UNSUPPORTED, "E:x"
+    records = [
+        *(record(op(subject), *fails) for subject in "abcdef"),
+        record(op("b", index=1)),  # passes beside a failure
+        record(op("c", index=1), *fails),
+        record(op("other")),
+    ]
+    made = promote(tmp_path, records, MANY)
+    assert made.text == MANY.replace('"op:b:int64:static:fwd:samples"', '"op:b:int64:static:fwd:samples#0"')
+    passed = [record(op("f"), Outcome.PASS), record(op("g"), *fails)]
+    made = promote(tmp_path, passed, MANY)
+    assert made.text == MANY.replace('    "op:f:int64:static:fwd:samples",\n', "")
+    assert made.narrowed
+    assert not made.dropped
+
+
 def test_a_known_cause_in_a_new_place_extends_its_entry(tmp_path: Path) -> None:
     records = [
         record(op("sort"), Outcome.UNSUPPORTED, "E:no sort"),
