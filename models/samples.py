@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -163,7 +160,7 @@ def _sample(
         args=(),
         kwargs=inputs,
         numerics=NumericalClass.COMPOSITE,
-        digest=digests.of_calls(f"{case.subject}\0{_code(module)}", [state, *(((), each) for each in replays)]),
+        digest=digests.of_calls(case.subject, [state, *(((), each) for each in replays)]),
         source=expression or type(module).__name__,
         setup=f"{statements}\n{drives.PLAIN}" if statements else "",
         drive_source=drives.SOURCES.get(plan.drive, "") if expression else "",
@@ -176,14 +173,6 @@ def _sample(
         measure=plan.measure,
         replays=tuple(((), each) for each in replays),
     )
-
-
-def _code(module: nn.Module) -> str:
-    """A hash of the file that defines a module's class: a model whose code has changed is another test."""
-    try:
-        return hashlib.sha256(Path(inspect.getfile(type(module))).read_bytes()).hexdigest()
-    except (TypeError, OSError):  # made in no file
-        return ""
 
 
 def fitting(subject: Subject, length: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -225,7 +226,7 @@ def test_a_model_without_a_cache_does_not_decode():
         next(samples.of_decoding(decode, subject(), 0))
 
 
-def test_digests_tell_weights_and_inputs_apart():
+def test_digests_tell_weights_and_inputs_apart_and_not_code(tmp_path, monkeypatch):
     class Other(Tiny):
         def __init__(self):
             super().__init__()
@@ -240,6 +241,14 @@ def test_digests_tell_weights_and_inputs_apart():
     (other,) = samples.of_forward(case(), replace(subject(), build=lambda *_: Other()), 0)
     assert one.digest == again.digest
     assert one.digest != other.digest
+    # What an upgrade of transformers changes in the file of a model is what is tested, and no other test.
+    anew = "from tests.models.test_suite import Tiny\n\n\nclass Rewritten(Tiny):\n    pass\n"
+    (tmp_path / "rewritten.py").write_text(anew)
+    monkeypatch.syspath_prepend(tmp_path)
+    rewritten = importlib.import_module("rewritten").Rewritten
+    torch.manual_seed(0)
+    (new,) = samples.of_forward(case(), replace(subject(), build=lambda *_: rewritten()), 0)
+    assert new.digest == one.digest
 
 
 def test_expectations_lie_beside_the_suites():
