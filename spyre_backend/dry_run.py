@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyre_backend import upstream
@@ -66,6 +67,12 @@ class DryRun:
         found = self._observed.bound_programs.items()
         kernels = [Kernel(bound.program.name, times, bound.cost) for bound, times in found]
         return sorted(kernels, key=lambda each: (-each.lost_s, each.program))
+
+    def save_timeline(self, path: str | Path) -> None:
+        """Writes the launches as a Chrome trace, one after the other: see `spyre_backend.cost.timeline`."""
+        from spyre_backend.cost import timeline
+
+        timeline.save(((bound.program.name, bound.cost) for bound in self._observed.sequence), path)
 
     def on_host(self) -> Counter[str]:
         """Calls by operator that compiled graphs leave to the host. Their time, and that of transfers, is not known."""

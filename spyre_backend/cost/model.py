@@ -80,6 +80,15 @@ class Cost:
         times = {Bound.MEMORY: self.memory_s, Bound.PRODUCTS: self.products_s, Bound.VECTOR: self.vector_s}
         return max(times, key=lambda bound: times[bound])
 
+    def by_core(self) -> list[tuple[Bound, float]]:
+        """Of each core with a share, what it computes longest, and for how many seconds."""
+        busiest = math.prod(self.division.sizes.values()) or 1
+        kind, longest = max(
+            ((Bound.PRODUCTS, self.products_s), (Bound.VECTOR, self.vector_s)), key=lambda each: each[1]
+        )
+        shares = (math.prod(map(len, share.values())) for share in self.division.shares())
+        return [(kind, longest * points / busiest) for points in shares]
+
     @property
     def roofline_s(self) -> float:
         """The least that the card could take: its peak bandwidth and its peak rate of products, on all cores."""

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spyre_backend.simulator.binding import BoundProgram
@@ -13,18 +13,19 @@ from spyre_backend.simulator.binding import BoundProgram
 class Observation:
     """Launches recorded by one `observe` block. All figures are sums over its launches."""
 
-    _launches: Counter[BoundProgram] = field(default_factory=Counter)
+    sequence: list[BoundProgram] = field(default_factory=list)
+    """What was launched, in order."""
 
     @property
     def launches(self) -> int:
         """Kernels launched."""
-        return self._launches.total()
+        return len(self.sequence)
 
     @property
     def programs(self) -> Counter[tuple[str, str]]:
         """Launches by (name, digest) of the program."""
         found: Counter[tuple[str, str]] = Counter()
-        for bound, times in self._launches.items():
+        for bound, times in self.bound_programs.items():
             found[bound.program.name, bound.program.digest] += times
         return found
 
@@ -32,7 +33,7 @@ class Observation:
     def opcodes(self) -> Counter[str]:
         """Instructions executed, by mnemonic; one counts once per launch, however large its iteration space."""
         found: Counter[str] = Counter()
-        for bound, times in self._launches.items():
+        for bound, times in self.bound_programs.items():
             for name, count in bound.opcodes.items():
                 found[name] += count * times
         return found
@@ -45,26 +46,26 @@ class Observation:
     @property
     def seconds(self) -> float:
         """Simulated time of all launches, one after the other."""
-        return math.fsum(bound.cost.seconds * times for bound, times in self._launches.items())
+        return math.fsum(bound.cost.seconds * times for bound, times in self.bound_programs.items())
 
     @property
-    def bound_programs(self) -> Mapping[BoundProgram, int]:
+    def bound_programs(self) -> Counter[BoundProgram]:
         """Each program with the sizes that it was launched with, and how often."""
-        return self._launches
+        return Counter(self.sequence)
 
     @property
     def bytes_loaded(self) -> int:
         """Bytes read from device memory."""
-        return sum(bound.traffic.loaded * times for bound, times in self._launches.items())
+        return sum(bound.traffic.loaded * times for bound, times in self.bound_programs.items())
 
     @property
     def bytes_stored(self) -> int:
         """Bytes written to device memory; an accumulating store counts its read here, too."""
-        return sum(bound.traffic.stored * times for bound, times in self._launches.items())
+        return sum(bound.traffic.stored * times for bound, times in self.bound_programs.items())
 
     def record(self, bound: BoundProgram) -> None:
         """Count one launch."""
-        self._launches[bound] += 1
+        self.sequence.append(bound)
 
 
 _active: list[Observation] = []
