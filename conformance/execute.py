@@ -23,6 +23,7 @@ from conformance.judgement.findings import Check, Finding, Judgement
 from conformance.outcomes import FAILED, Outcome, Owner, Stage, Support, is_undecided
 from conformance.records import Record
 from conformance.reference import Reference, ReferenceUnavailable, make_reference
+from conformance.seen import Seen, merge
 from conformance.support import support_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class _Meter:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.parts: list[observe.Seen] = []
+        self.parts: list[Seen] = []
         self.wall = 0.0
         self.cpu = 0.0
 
@@ -55,8 +56,8 @@ class _Meter:
                 self.wall += time.perf_counter() - wall
                 self.cpu += time.process_time() - cpu
 
-    def seen(self) -> observe.Seen:
-        return observe.merge(self.parts)
+    def seen(self) -> Seen:
+        return merge(self.parts)
 
     def recompiles(self) -> int:
         """How often the calls so far were compiled again."""
@@ -315,7 +316,7 @@ def _locate(record: Record, case: Case, sample: Sample, backend: Backend) -> Non
         record.reason = "; ".join(filter(None, [record.reason, f"first to fail: {culprit}"]))
 
 
-def _check_budgets(record: Record, sample: Sample, seen: observe.Seen) -> None:
+def _check_budgets(record: Record, sample: Sample, seen: Seen) -> None:
     counts = {
         "graph_breaks": seen.break_count,
         "recompiles": sum(item.count for item in seen.recompiles),
@@ -328,7 +329,7 @@ def _check_budgets(record: Record, sample: Sample, seen: observe.Seen) -> None:
         record.fingerprint = fingerprints.of_budget(exceeded, op=record.subject, stage=stage)
 
 
-def _support(case: Case, sample: Sample, seen: observe.Seen, backend: Backend) -> Support | None:
+def _support(case: Case, sample: Sample, seen: Seen, backend: Backend) -> Support | None:
     told = [seen.lowered, seen.fallbacks, seen.kernels]
     if all(item is None for item in told) and (seen.graphs or getattr(backend, "control", False)):
         return None  # something was compiled, and the backend tells nothing: no need to ask eager

@@ -17,6 +17,7 @@ from conformance.backends.eager import EagerBackend
 from conformance.backends.protocol import BackendError
 from conformance.backends.registry import find
 from conformance.records import GraphBreak, Recompile, Record
+from conformance.seen import Seen, merge
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -28,7 +29,7 @@ def clean() -> Any:
     torch.compiler.reset()
 
 
-def seen_of(name: str, fn: Any, *calls: tuple, dynamic: bool | None = None) -> observe.Seen:
+def seen_of(name: str, fn: Any, *calls: tuple, dynamic: bool | None = None) -> Seen:
     backend = find(name)
     backend.setup()
     with observe.observe(backend) as seen:
@@ -162,14 +163,14 @@ def test_what_a_backend_tells_is_merged_and_checked() -> None:
 
 
 def test_fields_are_those_of_a_record() -> None:
-    fields = set(observe.Seen.__struct_fields__) - {"transfers", "bytes_moved", "notes"}
+    fields = set(Seen.__struct_fields__) - {"transfers", "bytes_moved", "notes"}
     assert fields <= set(Record.__struct_fields__)
-    assert observe.Seen(kernels=3).record_fields()["kernels"] == 3
-    assert "lowered" not in observe.Seen().record_fields()
+    assert Seen(kernels=3).record_fields()["kernels"] == 3
+    assert "lowered" not in Seen().record_fields()
 
 
 def test_parts_are_merged() -> None:
-    one = observe.Seen(
+    one = Seen(
         graphs=1,
         breaks=[GraphBreak("a", "b:1")],
         recompiles=[Recompile("g")],
@@ -178,15 +179,15 @@ def test_parts_are_merged() -> None:
         peak_memory=5,
         notes={"n": "1"},
     )
-    two = observe.Seen(graphs=2, breaks=[GraphBreak("a", "b:1")], fallbacks={"x": 2, "y": 1}, peak_memory=3)
-    merged = observe.merge([one, two])
+    two = Seen(graphs=2, breaks=[GraphBreak("a", "b:1")], fallbacks={"x": 2, "y": 1}, peak_memory=3)
+    merged = merge([one, two])
     assert (merged.graphs, merged.compile_s, merged.peak_memory) == (3, 1.0, 5)
     assert merged.breaks == [GraphBreak("a", "b:1", 2)]
     assert merged.recompiles == [Recompile("g")]
     assert merged.fallbacks == {"x": 3, "y": 1}
     assert merged.kernels is None
     assert merged.notes == {"n": "1"}
-    assert observe.merge([one]) is one
+    assert merge([one]) is one
 
 
 def test_eager_ops_are_those_below_autograd() -> None:
