@@ -29,6 +29,7 @@ class OpSample:
     kwargs: dict[str, Any]
     differentiable: tuple[int, ...]  # positions, among the flattened tensors, of those that required grad
     origin: upstream.SampleInput
+    on_cpu: tuple[int, ...] = ()  # positions, among the flattened tensors, of those that stay on the CPU
 
 
 def generate(info: upstream.OpInfo, dtype: torch.dtype, *, requires_grad: bool, seed: int) -> Iterator[OpSample]:

@@ -1,7 +1,7 @@
 """Inputs beyond OpInfo's for the ops that take any shape: unary and binary elementwise ops and reductions.
 
-Each lane varies one thing in a call of OpInfo's: the sizes, the memory layout or the values of its tensors. The other
-arguments, and where they matter the values, stay those of OpInfo, so that the calls are in the op's domain.
+Each lane varies one thing in a call of OpInfo's: the sizes, the memory layout, the values or the device of its tensors.
+The other arguments, and where they matter the values, stay those of OpInfo, so that the calls are in the op's domain.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ _VIEWS: Mapping[str, Build] = {
     "channels_last": lambda x: x.reshape(2, 3, 5, 6).contiguous(memory_format=torch.channels_last),
     "overlapping": _overlapping,
 }
+_SCALED = (7, 13)
+SCALARS = "scalars"
+"""PyTorch lets a tensor of no dimensions stay on the CPU beside operands on any device, as it lets a Python number."""
+FIRST_DECIDES = frozenset({"complex", "logical_and", "logical_or", "logical_xor", "polar"})
+"""ATen allocates the result of these where the first operand is, and then refuses it beside the other's device."""
 _VIEWED = (15, 12)  # of the tensor that is viewed; its 180 elements are also 2 x 3 x 5 x 6
 
 
@@ -73,8 +78,10 @@ def generate(
     calls = _LANES[lane](template.args, 2 if family == "binary" else 1)
     for index, (made, extra) in enumerate(itertools.product(calls, variants)):
         args, kwargs = made, {**_without_dim(template.kwargs), **extra}
-        if inputs.result(fn, (args, kwargs)) is not None:
-            yield OpSample(index, args, kwargs, (), template.origin)
+        at_home = _numbers(args) if lane == SCALARS else ()
+        refused = 0 in at_home and info.full_name in FIRST_DECIDES
+        if not refused and upstream.mixes(fn, args, at_home) and inputs.result(fn, (args, kwargs)) is not None:
+            yield OpSample(index, args, kwargs, (), template.origin, at_home)
 
 
 def _template(info: upstream.OpInfo, dtype: torch.dtype, seed: int) -> OpSample | None:
@@ -127,8 +134,29 @@ def _specials(args: Sequence[Any], count: int) -> Iterator[tuple[Any, ...]]:
         yield _each(args, count, lambda _: ordinary)
 
 
+def _scalars(args: Sequence[Any], count: int) -> Iterator[tuple[Any, ...]]:
+    """Each operand in turn a tensor of no dimensions, of the dtype of the others and of the widest of its kind."""
+    plain = _each(args, count, functools.partial(_filled, shape=_SCALED))
+    places = [i for i, a in enumerate(plain) if isinstance(a, Tensor)][:count]
+    for place in places:
+        number = plain[place].flatten()[1]
+        for dtype in dict.fromkeys((number.dtype, _widest(number.dtype))):
+            yield (*plain[:place], number.to(dtype), *plain[place + 1 :])
+
+
+def _widest(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype if dtype is torch.bool else torch.int64
+
+
+def _numbers(args: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(i for i, t in enumerate(inputs.tensors(args, {})) if t.dim() == 0)
+
+
 _LANES: Mapping[str, Callable[[Sequence[Any], int], Iterator[tuple[Any, ...]]]] = {
     "sizes": _sizes,
     "views": _views,
     "special": _specials,
+    SCALARS: _scalars,
 }

@@ -30,7 +30,7 @@ _LOOK_AHEAD = 8
 ON_CPU: Mapping[str, tuple[int, ...]] = {"tensor_split": (1,)}
 """Positions, among an op's tensors, of those that PyTorch demands on the CPU on every device."""
 
-LANES = ("samples", "sizes", "views", "special")
+LANES = ("samples", "sizes", "views", "special", "scalars")
 """OpInfo's own samples, and the lanes of `lanes.py`, which only the ops that take any shape have. Beside these there is
 `traced`, whose subjects are overloads and no OpInfos: see `traced.lane`."""
 
@@ -62,7 +62,7 @@ class Support:
     forward: tuple[str, ...]
     backward: frozenset[str]
     unusable: str = ""  # why none of it can run here
-    any_shape: bool = False  # has the lanes beyond OpInfo's samples
+    family: str | None = None  # of those that have the lanes beyond OpInfo's samples
 
 
 class OpSuite:
@@ -168,10 +168,12 @@ def _lane_runs(options: Options, direction: Direction) -> bool:
 
 
 def _has_lane(lane: str, subject: str, dtype: str) -> bool:
-    """Whether the op has a lane beyond OpInfo's samples: it takes any shape, and special values need a float."""
+    """Whether the op has a lane beyond OpInfo's samples: it takes any shape; special values need a float, and a number
+    needs another operand."""
     support = supports()[subject]
-    usable = support.any_shape and not support.unusable and dtype in support.forward
-    return usable and (lane != "special" or _dtype(dtype).is_floating_point)
+    if support.family is None or support.unusable or dtype not in support.forward:
+        return False
+    return {"special": _dtype(dtype).is_floating_point, "scalars": support.family == "binary"}.get(lane, True)
 
 
 @functools.cache
@@ -188,7 +190,7 @@ def supports() -> Mapping[str, Support]:
         unusable = "op runs on CUDA only (jiterator)" if upstream.is_cuda_jiterator(info.op) else ""
         if not forward:
             unusable = "op takes no dtype on the CPU, where the reference runs"
-        found[subject] = Support(forward, frozenset(backward), unusable, upstream.family(info) is not None)
+        found[subject] = Support(forward, frozenset(backward), unusable, upstream.family(info))
     return found
 
 
@@ -295,7 +297,7 @@ def _judged(case: Case, info: upstream.OpInfo, sample: OpSample) -> Sample:
         digest=digests.of_calls(f"{case.subject}\0{source}", [(sample.args, sample.kwargs), *replays]),
         source=source,
         differentiable=sample.differentiable if backward else None,
-        on_cpu=ON_CPU.get(case.subject, ()),
+        on_cpu=sample.on_cpu or ON_CPU.get(case.subject, ()),
         replays=tuple(replays),
         exact_fn=defaults.resolved(kind.resolve, fn, _dtype(case.dtype)) if kind.resolve else None,
         check=functools.partial(properties.CHECKS[str(kind.check)], kind.subject) if checked else None,

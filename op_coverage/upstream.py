@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+# Knows, for all devices, which operands may be on the CPU beside others that are not.
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 # OpInfo is the only machine-readable list of operators with valid inputs for each dtype. It ships in the wheel,
 # and upstream's own Inductor tests sweep it; there is no public equivalent.
 from torch.testing._internal.common_methods_invocations import op_db
@@ -37,6 +40,7 @@ __all__ = [
     "family",
     "is_cuda_jiterator",
     "is_overload",
+    "mixes",
     "op_infos",
     "overload_names",
     "pytree",
@@ -72,6 +76,26 @@ def is_overload(fn: Callable[..., Any]) -> bool:
 
 
 _FAMILIES = {UnaryUfuncInfo: "unary", BinaryUfuncInfo: "binary", ReductionOpInfo: "reduction"}
+
+
+def mixes(fn: Callable[..., Any], args: Sequence[Any], on_cpu: Sequence[int]) -> bool:
+    """Whether PyTorch takes a call whose tensors are on another device, but for those at the positions `on_cpu`."""
+    if not on_cpu:
+        return True
+    with FakeTensorMode():
+        made, position = [], 0
+        for arg in args:
+            if isinstance(arg, torch.Tensor):
+                device = "cpu" if position in on_cpu else "meta"
+                made.append(torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=device))
+                position += 1
+            else:
+                made.append(arg)
+        try:
+            fn(*made)
+        except RuntimeError:
+            return False
+        return True
 
 
 def family(info: OpInfo) -> str | None:

@@ -19,9 +19,10 @@ class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name
         self.device = device
 
     def __call__(self, gm: fx.GraphModule) -> None:
+        moved: dict[fx.Node, fx.Node] = {}
         for node in list(gm.graph.nodes):
             if node.op == "call_function" and self._computes_here(node):
-                _move_first(gm, node)
+                _move_numbers(gm, node, moved)
             rule = RULES.get(node.target) if node.op == "call_function" else None
             if rule is not None and self._on_device(node):
                 _expand(gm, node, rule)
@@ -34,27 +35,58 @@ class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name
         """Whether the node computes element by element and its result is on the device."""
         value = node.meta.get("val")
         here = isinstance(value, torch.Tensor) and value.device.type == self.device
-        return here and torch.Tag.pointwise in getattr(node.target, "tags", ())
+        return here and (_is_primitive(node) or torch.Tag.pointwise in getattr(node.target, "tags", ()))
 
     def _on_device(self, node: fx.Node) -> bool:
         values = [argument.meta.get("val") for argument in (node, *node.all_input_nodes)]
         return any(isinstance(value, torch.Tensor) and value.device.type == self.device for value in values)
 
 
-def _move_first(gm: fx.GraphModule, node: fx.Node) -> None:
-    """Bring a number of the host that comes first to the device of the others.
+def _move_numbers(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, fx.Node]) -> None:
+    """Bring the numbers of the host among the operands to the device of the others; `moved` are those that are there.
 
     Upstream computes where the first operand is unless another one is on a device of a kind that it knows itself, and
-    the result of a number of the host times a tensor of ours would be on the host.
+    the result of a number of the host times a tensor of ours would be on the host. And what it does not lower it calls
+    with operands of one size, which a number of the host is then no more.
     """
     device = node.meta["val"].device
-    tensors = (each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor))
-    first = next(tensors, None)
-    if first is not None and first.meta["val"].device != device:
-        with gm.graph.inserting_before(node):
-            moved = gm.graph.call_function(torch.ops.prims.device_put.default, (first, device))
-        moved.meta["val"] = first.meta["val"].to(device)
-        node.replace_input_with(first, moved)
+    for source in node.all_input_nodes:
+        value = source.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.device == device:
+            continue
+        if source not in moved:
+            with gm.graph.inserting_before(node):
+                moved[source] = gm.graph.call_function(torch.ops.prims.device_put.default, (source, device))
+            moved[source].meta["val"] = value.to(device)
+        node.replace_input_with(source, moved[source])
+        if _is_primitive(node):
+            _expand_like(gm, node, moved[source])
+
+
+def _is_primitive(node: fx.Node) -> bool:
+    """Primitives, which have no tags, take operands of one size: only a number of the host may have another."""
+    target = node.target
+    return getattr(target, "namespace", "") == "prims" and target is not torch.ops.prims.device_put.default
+
+
+def _expand_like(gm: fx.GraphModule, node: fx.Node, number: fx.Node) -> None:
+    """Give an operand of no dimensions the size of the operand that has the size of the result."""
+    whole = node.meta["val"].shape
+    other = next((each for each in node.all_input_nodes if each.meta["val"].dim() == len(whole)), number)
+    if other is number:
+        return
+    with gm.graph.inserting_before(node):
+        sizes: list[Any] = []
+        for dim, size in enumerate(whole):
+            if not isinstance(size, int):
+                known = gm.graph.call_function(torch.ops.aten.sym_size.int, (other, dim))
+                known.meta["val"] = size
+                sizes.append(known)
+            else:
+                sizes.append(size)
+        expanded = gm.graph.call_function(torch.ops.aten.expand.default, (number, sizes))
+        expanded.meta["val"] = number.meta["val"].expand(whole)
+    node.replace_input_with(number, expanded)
 
 
 def _expand(gm: fx.GraphModule, node: fx.Node, rule: Rule) -> None:

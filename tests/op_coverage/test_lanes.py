@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from conformance import calls
 from conformance.cases import Case, Direction, Options, ShapeMode, Tier
 from op_coverage import suite as module
 from op_coverage import upstream
@@ -25,6 +26,8 @@ def test_nightly_has_all_lanes_and_the_other_tiers_opinfos_samples():
         lanes = {c.lane for c in SUITE.cases(Options(tier=tier))}
         assert lanes == (set(LANES) if tier is Tier.NIGHTLY else {"samples"})
     assert {c.lane for c in SUITE.cases(Options(lanes=("views", "s[ip]*")))} == {"views", "sizes", "special"}
+    scalars = {c.subject for c in SUITE.cases(Options(lanes=("scalars",)))}
+    assert {upstream.family(upstream.op_infos()[subject]) for subject in scalars} == {"binary"}
 
 
 def test_lanes_are_forward_static_and_of_ops_that_take_any_shape():
@@ -69,6 +72,21 @@ def test_special_values(dtype):
     assert bool((a.isnan() & b.isinf()).any())
 
 
+def test_a_number_stays_on_the_cpu_whichever_operand_it_is():
+    made = samples("add", "scalars")
+    assert [[t.dim() for t in s.args] for s in made] == [[0, 2], [0, 2], [2, 0], [2, 0]]
+    assert [s.on_cpu for s in made] == [(0,), (0,), (1,), (1,)]
+    assert [s.args[s.on_cpu[0]].dtype for s in made] == [torch.float32, torch.float64] * 2
+    prepared = calls.prepare(made[0].args, {}, direction="fwd", device="meta", on_cpu=made[0].on_cpu)
+    assert [t.device.type for t in prepared.args] == ["cpu", "meta"]
+    assert {s.args[1].dtype for s in samples("add", "scalars", "int32")} == {torch.int32, torch.int64}
+
+
+def test_what_pytorch_refuses_beside_another_device_is_no_sample():
+    assert not samples("nextafter", "scalars")  # refused whichever operand it is
+    assert {s.on_cpu for s in samples("logical_and", "scalars")} == {(1,)}
+
+
 def test_values_stay_in_the_domain_of_the_op():
     for sample in samples("acosh", "sizes"):
         assert bool((sample.args[0] >= 1).all())
@@ -93,4 +111,4 @@ def test_every_case_of_a_lane_has_samples():
     options = Options(tier=Tier.NIGHTLY, lanes=("special",), dtypes=("float32",))
     without = [str(c) for c in SUITE.cases(options) if next(SUITE.samples(c, options), None) is None]
     assert without == []
-    assert module.supports()["exp"].any_shape
+    assert module.supports()["exp"].family == "unary"

@@ -190,6 +190,9 @@ MIXED = {
     "where": (lambda c, x, y: torch.where(c > 0, x, y), 3),
     "addcmul": (torch.addcmul, 3),
     "lerp": (torch.lerp, 3),
+    # of integers: one is called, the other is made of primitives
+    "pow": (lambda x, y: torch.pow(x.mul(9).long(), y.mul(9).long().abs()), 2),
+    "lcm": (lambda x, y: torch.lcm(x.mul(9).long(), y.mul(9).long()), 2),
 }
 
 
