@@ -69,6 +69,12 @@ class Cost:
     division: Division
     hardware: Hardware
 
+    def __str__(self) -> str:
+        time = f"{self.seconds * 1e6:.1f} us, {self.lost_s * 1e6:.1f} above the roofline"
+        moved = f"reads {self.read} and writes {self.written} bytes ({self.pattern})"
+        work = f", {self.multiply_accumulates} multiply-accumulates" if self.multiply_accumulates else ""
+        return f"{time}, bound by {self.bound}; {moved}{work}; {self.division}"
+
     @property
     def seconds(self) -> float:
         """Simulated time."""

@@ -1,5 +1,6 @@
 """Which Inductor nodes become one kernel, and how its program gets into the generated module."""
 
+import logging
 from typing import Any
 
 import msgspec
@@ -8,6 +9,9 @@ import torch
 from spyre_backend import upstream
 from spyre_backend.inductor.kernel import SpyreKernel
 from spyre_backend.program import dumps, verify
+from spyre_backend.program.text import to_text_form
+
+log = logging.getLogger(__name__)
 
 
 class SpyreScheduling(upstream.SIMDScheduling):  # type: ignore[misc, name-defined]
@@ -48,6 +52,8 @@ class SpyreScheduling(upstream.SIMDScheduling):  # type: ignore[misc, name-defin
             assert kernel.program is not None
             program = msgspec.structs.replace(kernel.program, name=name)
             verify(program)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("%s", to_text_form(program))
             wrapper.define_program(program, dumps(program))
         return name
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -12,6 +13,8 @@ from spyre_backend.simulator import checking, counters
 from spyre_backend.simulator.binding import BoundProgram
 from spyre_backend.simulator.indexing import Number
 from spyre_backend.simulator.types import torch_dtype
+
+log = logging.getLogger(__name__)
 
 _BINDINGS_KEPT = 64
 
@@ -55,7 +58,11 @@ class Kernel:
 
     def _bind_uncached(self, symbol_values: tuple[Number, ...]) -> BoundProgram:
         with upstream.without_function_modes():
-            return BoundProgram(self.program, dict(zip(self.program.symbols, symbol_values, strict=True)))
+            bound = BoundProgram(self.program, dict(zip(self.program.symbols, symbol_values, strict=True)))
+        if log.isEnabledFor(logging.INFO):
+            sizes = ", ".join(f"{name}={value}" for name, value in bound.symbols.items())
+            log.info("%s(%s): %s", self.program.name, sizes, bound.cost)
+        return bound
 
 
 _dry: list[None] = []
