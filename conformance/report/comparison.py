@@ -87,7 +87,7 @@ def unknown_notes(both: Iterable[Pair]) -> list[str]:
             elif Standing.MUTE in (left, right):
                 reasons["skipped, or infra, on one side"] += 1
             else:
-                reasons["the inputs differ (another torch or seed)"] += 1
+                reasons["the inputs or weights differ (another torch, transformers or seed)"] += 1
     return [f"{count} samples not compared: {reason}" for reason, count in reasons.most_common()]
 
 

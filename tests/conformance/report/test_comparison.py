@@ -96,7 +96,7 @@ def test_tables() -> None:
         "1 samples not compared: only in the left run",
         "1 samples not compared: only in the right run",
         "1 samples not compared: skipped, or infra, on one side",
-        "1 samples not compared: the inputs differ (another torch or seed)",
+        "1 samples not compared: the inputs or weights differ (another torch, transformers or seed)",
     }
 
 
