@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spyre_backend import upstream
 
 if TYPE_CHECKING:
-    from spyre_backend.cost import Cost
+    from spyre_backend.cost import Cause, Cost
     from spyre_backend.simulator import Observation
 
 
@@ -67,6 +67,13 @@ class DryRun:
         found = self._observed.bound_programs.items()
         kernels = [Kernel(bound.program.name, times, bound.cost) for bound, times in found]
         return sorted(kernels, key=lambda each: (-each.lost_s, each.program))
+
+    def lost_by_cause(self) -> dict[Cause, float]:
+        """Seconds above the roofline by what they are owed to, the most first."""
+        lost: Counter[Cause] = Counter()
+        for bound, times in self._observed.bound_programs.items():
+            lost[bound.cost.cause] += times * bound.cost.lost_s  # type: ignore[assignment]
+        return dict(lost.most_common())
 
     def save_timeline(self, path: str | Path) -> None:
         """Writes the launches as a Chrome trace, one after the other: see `spyre_backend.cost.timeline`."""

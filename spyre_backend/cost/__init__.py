@@ -2,6 +2,6 @@
 
 from spyre_backend.cost.division import Division
 from spyre_backend.cost.footprint import Footprint, footprints
-from spyre_backend.cost.model import Bound, Cost, cost, divided
+from spyre_backend.cost.model import Bound, Cause, Cost, cost, divided
 
-__all__ = ["Bound", "Cost", "Division", "Footprint", "cost", "divided", "footprints"]
+__all__ = ["Bound", "Cause", "Cost", "Division", "Footprint", "cost", "divided", "footprints"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spyre_backend.hardware import SPYRE, Hardware
 from spyre_backend.program.affine import affine
 from spyre_backend.program.expr import Expr, evaluate, names
-from spyre_backend.program.ir import Bucketize, Load, Program, Store
+from spyre_backend.program.ir import Bucketize, Load, Program, Reduce, Store
 from spyre_backend.program.opcodes import StoreMode
 from spyre_backend.program.traffic import Bindings, dependencies, varies_over
 
@@ -51,6 +51,7 @@ def footprints(
 ) -> list[Footprint]:
     """What a launch over `extents` touches, buffer by buffer in declared order; none of a buffer that it does not."""
     varies = dependencies(program)
+    scattered = reduces_rows(program, symbols, extents)
     reads: dict[str, list[_Touch]] = defaultdict(list)
     writes: dict[str, list[_Touch]] = defaultdict(list)
     for instruction in program.body:
@@ -60,6 +61,8 @@ def footprints(
                 reads[buffer].append(_touch(index, over, extents, symbols, varies))
             case Store(buffer=buffer, index=index, axes=over, mode=mode):
                 touch = _touch(index, frozenset(over), extents, symbols, varies)
+                if scattered and not any(axis.reduction for axis in program.axes if axis.name in over):
+                    touch = replace(touch, runs=touch.runs * touch.run, run=1, reach=touch.reach * hardware.stick)
                 writes[buffer].append(touch)
                 if mode is not StoreMode.OVERWRITE:
                     reads[buffer].append(touch)
@@ -74,6 +77,20 @@ def footprints(
             read, written = (_moved(side[each.name], each.dtype.itemsize, hardware.stick) for side in (reads, writes))
             found.append(Footprint(each.name, read, written, largest.inner, largest.axes))
     return found
+
+
+def reduces_rows(program: Program, symbols: Bindings, extents: Mapping[str, int]) -> bool:
+    """Whether elements that lie side by side are reduced to one, which then has a stick of its own.
+
+    So torch-spyre does it (cost_model.py calls the write stick-inflated), and so rows can be divided one by one.
+    """
+    reduction = {axis.name for axis in program.axes if axis.reduction}
+    if not any(isinstance(instruction, Reduce) for instruction in program.body):
+        return False
+    accesses = (affine(each.index, extents, symbols) for each in program.body if isinstance(each, Load))
+    return any(
+        abs(step) == 1 and axis in reduction for each in accesses if each for axis, step in each.coefficients.items()
+    )
 
 
 def _moved(touches: list[_Touch], itemsize: int, stick: int) -> int:

@@ -45,6 +45,16 @@ class Bound(StrEnum):
     VECTOR = "vector"
 
 
+class Cause(StrEnum):
+    """Why a launch takes longer than the roofline."""
+
+    UNDERFILLED = "underfilled cores"  # the work cannot be divided over all of them
+    RESTICKIFY = "restickify"  # the inner dimension changes
+    MEMORY = "memory"  # bandwidth below its peak: turning around between reading and writing, reductions, broadcasts
+    PRODUCTS = "products"  # the array below its peak
+    VECTOR = "vector"  # work that the roofline does not know
+
+
 class Pattern(StrEnum):
     """How a launch goes through memory, which decides at what rate."""
 
@@ -85,6 +95,15 @@ class Cost:
         """What takes that long."""
         times = {Bound.MEMORY: self.memory_s, Bound.PRODUCTS: self.products_s, Bound.VECTOR: self.vector_s}
         return max(times, key=lambda bound: times[bound])
+
+    @property
+    def cause(self) -> Cause:
+        """What most of `lost_s` is owed to."""
+        if self.bound is Bound.MEMORY:
+            return Cause.RESTICKIFY if self.pattern is Pattern.RESTICKIFY else Cause.MEMORY
+        if self.division.cores < self.hardware.cores:
+            return Cause.UNDERFILLED
+        return Cause.PRODUCTS if self.bound is Bound.PRODUCTS else Cause.VECTOR
 
     def by_core(self) -> list[tuple[Bound, float]]:
         """Of each core with a share, what it computes longest, and for how many seconds."""

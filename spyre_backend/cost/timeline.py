@@ -40,6 +40,7 @@ def told(cost: Cost) -> dict[str, Any]:
     return {
         "bound by": str(cost.bound),
         "division": str(cost.division),
+        "cause": str(cost.cause),
         "lost us": round(cost.lost_s * _MICROSECONDS, 3),
         "multiply-accumulates": cost.multiply_accumulates,
         "utilisation": round(cost.utilisation, 4),

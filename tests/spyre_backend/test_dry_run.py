@@ -55,6 +55,9 @@ def test_a_dry_run_costs_what_a_run_does() -> None:
     assert sum(each.seconds for each in kernels) == pytest.approx(found.seconds)
     assert [each.lost_s for each in kernels] == sorted((each.lost_s for each in kernels), reverse=True)
     assert not found.on_host()
+    by_cause = found.lost_by_cause()
+    assert sum(by_cause.values()) == pytest.approx(found.seconds - found.roofline_s)
+    assert list(by_cause.values()) == sorted(by_cause.values(), reverse=True)
 
 
 def test_what_does_not_fit_this_machine_is_costed() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spyre_backend.cost import Bound, Division, cost, divided
+from spyre_backend.cost import Bound, Cause, Division, cost, divided
 from spyre_backend.cost.division import divisions
 from spyre_backend.cost.model import Pattern
 from spyre_backend.hardware import SPYRE
@@ -96,7 +96,7 @@ def test_the_public_check_points(program: Program, published_us: float, within: 
         (copy(512, 1024, operands=2), Pattern.STREAM, 3 << 20, (3 << 20) / 150e9 + (1 << 20) * 0.00574e-9),
         (copy(512, 1024, source="x0 + 512*x1"), Pattern.RESTICKIFY, 2 << 20, (2 << 20) / 116e9),
         (copy(512, 1024, source="x1"), Pattern.STREAM, (1 << 20) + 2048, None),
-        (reduction(8192, 4096), Pattern.ROWS, (64 << 20) + 16384, ((64 << 20) + 16384) / SPYRE.row_bandwidth(8192)),
+        (reduction(8192, 4096), Pattern.ROWS, 65 << 20, (65 << 20) / SPYRE.row_bandwidth(8192)),  # a stick a row
         (reduction(8192, 4096, across=True), Pattern.CROSS_ROWS, (64 << 20) + 8192, ((64 << 20) + 8192) / 113e9),
     ],
 )
@@ -117,6 +117,22 @@ def test_products_and_the_cores_they_are_divided_over() -> None:
     decode = cost(product(1, 4096, 4096), {})
     assert decode.bound is Bound.MEMORY
     assert decode.lost_s == pytest.approx(decode.seconds - (decode.read + decode.written) / 204.8e9)
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (copy(512, 1024), Cause.MEMORY),
+        (copy(512, 1024, source="x0 + 512*x1"), Cause.RESTICKIFY),
+        (product(2048, 4096, 4096), Cause.PRODUCTS),
+        (product(1, 64, 1 << 20), Cause.MEMORY),
+        (reduction(512, 1024), Cause.VECTOR),
+        (reduction(4, 4096), Cause.UNDERFILLED),
+        (reduction(4096, 128, across=True), Cause.UNDERFILLED),  # two sticks of results
+    ],
+)
+def test_lost_time_has_a_cause(program: Program, cause: Cause) -> None:
+    assert cost(program, {}).cause is cause
 
 
 @given(st.integers(1, 300), st.integers(1, 700))
