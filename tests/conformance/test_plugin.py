@@ -60,6 +60,8 @@ class Place:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # a shell starts what it puts into the background deaf to Ctrl-C, and so would be what we start
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def only_run(self) -> Path:
