@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,10 +70,10 @@ class DryRun:
 
     def lost_by_cause(self) -> dict[Cause, float]:
         """Seconds above the roofline by what they are owed to, the most first."""
-        lost: Counter[Cause] = Counter()
-        for bound, times in self._observed.bound_programs.items():
-            lost[bound.cost.cause] += times * bound.cost.lost_s  # type: ignore[assignment]
-        return dict(lost.most_common())
+        lost: dict[Cause, float] = defaultdict(float)
+        for kernel in self.kernels():
+            lost[kernel.cost.cause] += kernel.lost_s
+        return dict(sorted(lost.items(), key=lambda item: -item[1]))
 
     def save_timeline(self, path: str | Path) -> None:
         """Writes the launches as a Chrome trace, one after the other: see `spyre_backend.cost.timeline`."""

@@ -16,25 +16,9 @@ from enum import StrEnum
 from spyre_backend.cost.division import Division, divisions
 from spyre_backend.cost.footprint import Footprint, footprints
 from spyre_backend.hardware import SPYRE, Hardware
-from spyre_backend.program.ir import (
-    Bucketize,
-    Check,
-    CheckBounds,
-    Compute,
-    Index,
-    Instruction,
-    Matmul,
-    Program,
-    Random,
-    Reduce,
-    Scan,
-    Sort,
-    Store,
-)
+from spyre_backend.program.ir import Compute, Constant, Instruction, Load, Matmul, Program, Reduce, Store
 from spyre_backend.program.opcodes import Typing
 from spyre_backend.program.traffic import Bindings, dependencies, iteration_space, varies_over
-
-_VECTOR = (Compute, Reduce, Scan, Sort, Random, Bucketize, CheckBounds, Check, Index)
 
 
 class Bound(StrEnum):
@@ -201,7 +185,7 @@ class _Costing:
 def _is_vector(instruction: Instruction, fed: set[str]) -> bool:
     if isinstance(instruction, Compute) and instruction.op.typing is Typing.CONVERT:
         return instruction.result.name not in fed
-    return isinstance(instruction, (*_VECTOR, Store))
+    return not isinstance(instruction, (Load, Constant, Matmul))
 
 
 def _points(over: frozenset[str], extents: Mapping[str, int]) -> int:
