@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from spyre_backend.cost.footprint import reduces_rows
+from spyre_backend.cost.footprint import scattered_stores
 from spyre_backend.hardware import SPYRE, Hardware
 from spyre_backend.program.affine import affine
 from spyre_backend.program.independence import Window, cut, independent_axes
@@ -77,11 +77,10 @@ def _sizes(extent: int, grain: int, most: int) -> list[tuple[int, int]]:
 def _grain(program: Program, extents: Mapping[str, int], symbols: Bindings, hardware: Hardware) -> dict[str, int]:
     """Of the axes that elements are written side by side along, how many fill a stick: no two cores write one."""
     itemsize = {buffer.name: buffer.dtype.itemsize for buffer in program.buffers}
-    reduction = frozenset(axis.name for axis in program.axes if axis.reduction)
-    scattered = reduces_rows(program, symbols, extents)
+    scattered = scattered_stores(program, symbols, extents)
     found: dict[str, int] = {}
     for instruction in program.body:
-        if isinstance(instruction, Store) and not (scattered and reduction.isdisjoint(instruction.axes)):
+        if isinstance(instruction, Store) and instruction not in scattered:
             access = affine(instruction.index, extents, symbols)
             for axis, step in access.coefficients.items() if access else ():
                 if abs(step) == 1:

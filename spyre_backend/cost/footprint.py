@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from spyre_backend.hardware import SPYRE, Hardware
 from spyre_backend.program.affine import affine
 from spyre_backend.program.expr import Expr, evaluate, names
-from spyre_backend.program.ir import Bucketize, Load, Program, Reduce, Store
+from spyre_backend.program.ir import Bucketize, Load, Program, Reduce, Store, reduction_axes
 from spyre_backend.program.opcodes import StoreMode
 from spyre_backend.program.traffic import Bindings, dependencies, varies_over
 
@@ -51,7 +51,7 @@ def footprints(
 ) -> list[Footprint]:
     """What a launch over `extents` touches, buffer by buffer in declared order; none of a buffer that it does not."""
     varies = dependencies(program)
-    scattered = reduces_rows(program, symbols, extents)
+    scattered = scattered_stores(program, symbols, extents)
     reads: dict[str, list[_Touch]] = defaultdict(list)
     writes: dict[str, list[_Touch]] = defaultdict(list)
     for instruction in program.body:
@@ -61,7 +61,7 @@ def footprints(
                 reads[buffer].append(_touch(index, over, extents, symbols, varies))
             case Store(buffer=buffer, index=index, axes=over, mode=mode):
                 touch = _touch(index, frozenset(over), extents, symbols, varies)
-                if scattered and not any(axis.reduction for axis in program.axes if axis.name in over):
+                if instruction in scattered:
                     touch = replace(touch, runs=touch.runs * touch.run, run=1, reach=touch.reach * hardware.stick)
                 writes[buffer].append(touch)
                 if mode is not StoreMode.OVERWRITE:
@@ -79,18 +79,27 @@ def footprints(
     return found
 
 
-def reduces_rows(program: Program, symbols: Bindings, extents: Mapping[str, int]) -> bool:
-    """Whether elements that lie side by side are reduced to one, which then has a stick of its own.
+def scattered_stores(program: Program, symbols: Bindings, extents: Mapping[str, int]) -> frozenset[Store]:
+    """The stores of what elements that lie side by side are reduced to: each element then has a stick of its own.
 
     So torch-spyre does it (cost_model.py calls the write stick-inflated), and so rows can be divided one by one.
     """
-    reduction = {axis.name for axis in program.axes if axis.reduction}
+    reduction = reduction_axes(program)
     if not any(isinstance(instruction, Reduce) for instruction in program.body):
-        return False
-    accesses = (affine(each.index, extents, symbols) for each in program.body if isinstance(each, Load))
-    return any(
-        abs(step) == 1 and axis in reduction for each in accesses if each for axis, step in each.coefficients.items()
+        return frozenset()
+    side_by_side = frozenset[str]().union(
+        *(_unit_axes(each, symbols, extents) for each in program.body if isinstance(each, Load))
     )
+    if side_by_side.isdisjoint(reduction):
+        return frozenset()
+    stores = (each for each in program.body if isinstance(each, Store) and reduction.isdisjoint(each.axes))
+    return frozenset(each for each in stores if side_by_side.isdisjoint(_unit_axes(each, symbols, extents)))
+
+
+def _unit_axes(access: Load | Store, symbols: Bindings, extents: Mapping[str, int]) -> frozenset[str]:
+    """The axes along which the elements of an access lie side by side."""
+    found = affine(access.index, extents, symbols)
+    return frozenset(axis for axis, step in found.coefficients.items() if abs(step) == 1) if found else frozenset()
 
 
 def _moved(touches: list[_Touch], itemsize: int, stick: int) -> int:

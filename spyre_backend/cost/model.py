@@ -16,7 +16,18 @@ from enum import StrEnum
 from spyre_backend.cost.division import Division, divisions
 from spyre_backend.cost.footprint import Footprint, footprints
 from spyre_backend.hardware import SPYRE, Hardware
-from spyre_backend.program.ir import Compute, Constant, Instruction, Load, Matmul, Program, Reduce, Store
+from spyre_backend.program.ir import (
+    Compute,
+    Constant,
+    Instruction,
+    Load,
+    Matmul,
+    Program,
+    Reduce,
+    Store,
+    reduced,
+    reduction_axes,
+)
 from spyre_backend.program.opcodes import Typing
 from spyre_backend.program.traffic import Bindings, dependencies, iteration_space, varies_over
 
@@ -144,9 +155,9 @@ class _Costing:
         self.pattern = _pattern(program, touched)
         self.memory_s = _memory_s(self.pattern, self.read, self.written, _rows(touched, extents), hardware)
         axes, varies = frozenset(extents), dependencies(program)
-        reduction = frozenset(axis.name for axis in program.axes if axis.reduction)
+        reduction = reduction_axes(program)
         matmuls = [each for each in program.body if isinstance(each, Matmul)]
-        self.products = [varies_over(each, varies, axes) | reduction for each in matmuls]
+        self.products = [varies_over(each, varies, axes) | reduced(each, reduction) for each in matmuls]
         fed = {operand for each in matmuls for operand in each.args}
         # What is only made to be multiplied is converted on its way into the array.
         vector = [each for each in program.body if _is_vector(each, fed)]
@@ -193,7 +204,7 @@ def _points(over: frozenset[str], extents: Mapping[str, int]) -> int:
 
 
 def _pattern(program: Program, touched: list[Footprint]) -> Pattern:
-    reduction = frozenset(axis.name for axis in program.axes if axis.reduction)
+    reduction = reduction_axes(program)
     reads = [each for each in touched if each.read]
     writes = [each for each in touched if each.written]
     if not reads or not writes or any(isinstance(each, Matmul) for each in program.body):

@@ -4,7 +4,8 @@ A program has *axes* (pointwise first, then reduction), *symbols* (numbers passe
 passed at launch in declared order) and a body of instructions. Every *value* is defined once and holds one element
 per point of the axes that it varies over; operands of different extents broadcast against each other. Instructions run
 in order, each over the whole iteration space. Reductions, scans and sorts run over all reduction axes, flattened in
-declared order; the results of a reduction no longer vary over them.
+declared order, or a reduction over those that it names: attention reduces one axis inside the other. The results of a
+reduction no longer vary over what it reduces.
 """
 
 import functools
@@ -84,18 +85,21 @@ class Compute(msgspec.Struct, frozen=True, omit_defaults=True, tag="compute"):
 
 
 class Reduce(msgspec.Struct, frozen=True, omit_defaults=True, tag="reduce"):
-    """A reduction over all reduction axes. Operands are repeated over reduction axes that they do not vary over."""
+    """A reduction over the reduction axes `over`, or all of them. Operands are repeated over those of them that they do
+    not vary over."""
 
     results: tuple[Value, ...]
     kind: Reduction
     args: tuple[str, ...]
+    over: tuple[str, ...] = ()
 
 
 class Matmul(msgspec.Struct, frozen=True, omit_defaults=True, tag="matmul"):
-    """Sum over all reduction axes of the products of two values, accumulated in the result's dtype."""
+    """Sum over the reduction axes `over`, or all of them, of the products of two values, in the result's dtype."""
 
     result: Value
     args: tuple[str, str]
+    over: tuple[str, ...] = ()
 
 
 class Region(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -228,6 +232,16 @@ def expressions(instruction: Instruction) -> tuple[Expr, ...]:
         case Bucketize(length=length, stride=stride, sorter_stride=sorter_stride):
             return (length, stride) if sorter_stride is None else (length, stride, sorter_stride)
     return ()
+
+
+def reduction_axes(program: Program) -> frozenset[str]:
+    """The axes that reductions may run over."""
+    return frozenset(axis.name for axis in program.axes if axis.reduction)
+
+
+def reduced(instruction: Reduce | Matmul, reduction: frozenset[str]) -> frozenset[str]:
+    """The axes that an instruction reduces, of a program with these reduction axes."""
+    return frozenset(instruction.over) or reduction
 
 
 def mnemonic(instruction: Instruction) -> str:

@@ -9,7 +9,9 @@ from spyre_backend.program.ir import (
     Index,
     Instruction,
     Load,
+    Matmul,
     Program,
+    Reduce,
     Region,
     Scan,
     Sort,
@@ -66,6 +68,8 @@ def _right_side(instruction: Instruction) -> str:
             return f"constant {value}"
         case Index(index=index):
             return f"index {to_text(index)}"
+        case Reduce(over=over) | Matmul(over=over) if over:
+            return f"{name} {args} over ({', '.join(over)})"
         case Sort(descending=descending, stable=stable):
             flags = (" descending" if descending else "") + (" stable" if stable else "")
             return f"sort{flags} {args}"

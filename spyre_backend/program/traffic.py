@@ -18,6 +18,8 @@ from spyre_backend.program.ir import (
     expressions,
     mnemonic,
     operands,
+    reduced,
+    reduction_axes,
     results,
 )
 
@@ -42,12 +44,12 @@ def iteration_space(program: Program, symbols: Bindings) -> dict[str, int]:
 def dependencies(program: Program) -> dict[str, frozenset[str]]:
     """The axes that each value varies over."""
     axes = frozenset(axis.name for axis in program.axes)
-    reduction = frozenset(axis.name for axis in program.axes if axis.reduction)
+    reduction = reduction_axes(program)
     varies: dict[str, frozenset[str]] = {}
     for instruction in program.body:
         over = varies_over(instruction, varies, axes)
         if isinstance(instruction, (Reduce, Matmul)):
-            over -= reduction
+            over -= reduced(instruction, reduction)
         elif isinstance(instruction, (Scan, Sort)):
             over |= reduction
         for value in results(instruction):

@@ -19,6 +19,7 @@ from spyre_backend.program.ir import (
     Store,
     expressions,
     operands,
+    reduction_axes,
     results,
 )
 from spyre_backend.program.opcodes import REDUCTIONS, Distribution, check_types
@@ -38,6 +39,7 @@ class _Verifier:
         self.program = program
         self.buffers = {buffer.name: buffer for buffer in program.buffers}
         self.axes = {axis.name for axis in program.axes}
+        self.reduction = set(reduction_axes(program))
         self.values: dict[str, DType] = {}
         self.scope = {*self.axes, *program.symbols}
 
@@ -80,12 +82,14 @@ class _Verifier:
                 self._buffer(buffer, self.values[value], "store")
                 if not self.buffers[buffer].written:
                     raise ProgramError(f"{self.program.name}: store to {buffer}, which is not a written buffer")
-            case Reduce(kind=kind, results=values, args=args):
+            case Reduce(kind=kind, results=values, args=args, over=over):
+                self._known(set(over), self.reduction, kind.value)
                 shape = REDUCTIONS[kind]
                 low, high = shape.operands
                 if not low <= len(args) <= high or len(values) != shape.results:
                     raise ProgramError(f"{self.program.name}: {kind.value} of {len(args)} into {len(values)}")
-            case Matmul(result=result):
+            case Matmul(result=result, over=over):
+                self._known(set(over), self.reduction, "matmul")
                 if set(types) != {result.dtype}:
                     raise ProgramError(f"{self.program.name}: matmul operands must have the accumulator's dtype")
             case Scan(results=values, args=args, combine=combine):

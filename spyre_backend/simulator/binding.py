@@ -31,6 +31,8 @@ from spyre_backend.program.ir import (
     Sort,
     Store,
     mnemonic,
+    reduced,
+    reduction_axes,
 )
 from spyre_backend.program.opcodes import Distribution, StoreMode
 from spyre_backend.program.traffic import Traffic, iteration_space, traffic
@@ -57,8 +59,6 @@ class BoundProgram:
         self.space = memory.Space(
             {axis: len(part) for axis, part in window.items()} if window is not None else self._extents
         )
-        self._pointwise = sum(not axis.reduction for axis in program.axes)
-        self._reduced_points = math.prod(self.space.shape()[self._pointwise :])
         self._written = {buffer.name for buffer in program.buffers if buffer.written}
         self._iota: dict[str, Tensor] = {}
         self._steps = [self._bind(instruction) for instruction in program.body]
@@ -173,39 +173,44 @@ class BoundProgram:
 
     def _reduce(self, instruction: Reduce) -> Step:
         dtype = torch_dtype(instruction.results[0].dtype)
+        dims = self._dims(instruction)
 
         def step(values: Values, buffers: Memory) -> None:
-            args = self._joined(tuple(self._flattened(values[arg]) for arg in instruction.args))
+            args = self._joined(tuple(self._flattened(values[arg], dims) for arg in instruction.args))
             for value, result in zip(
                 instruction.results, reductions.reduce(instruction.kind, args, dtype), strict=True
             ):
-                values[value.name] = self._unflattened(result).to(torch_dtype(value.dtype))
+                values[value.name] = self._unflattened(result, dims).to(torch_dtype(value.dtype))
 
         return step
 
     def _matmul(self, instruction: Matmul) -> Step:
-        reduced = self.space.ndim - self._pointwise
+        dims = self._dims(instruction)
 
         def step(values: Values, buffers: Memory) -> None:
             a, b = (values[arg] for arg in instruction.args)
-            values[instruction.result.name] = reductions.matmul(a, b, reduced, self.space.shape())
+            values[instruction.result.name] = reductions.matmul(a, b, dims, self.space.shape())
 
         return step
 
     def _scan(self, instruction: Scan) -> Step:
+        dims = self._dims(instruction)
+
         def step(values: Values, buffers: Memory) -> None:
-            args = self._joined(tuple(self._flattened(values[arg]) for arg in instruction.args))
+            args = self._joined(tuple(self._flattened(values[arg], dims) for arg in instruction.args))
             results = reductions.scan(args, instruction.combine)
             for value, result in zip(instruction.results, results, strict=True):
-                values[value.name] = self._unflattened(result).to(torch_dtype(value.dtype))
+                values[value.name] = self._unflattened(result, dims).to(torch_dtype(value.dtype))
 
         return step
 
     def _sort(self, instruction: Sort) -> Step:
+        dims = self._dims(instruction)
+
         def step(values: Values, buffers: Memory) -> None:
-            args = self._joined(tuple(self._flattened(values[arg]) for arg in instruction.args))
+            args = self._joined(tuple(self._flattened(values[arg], dims) for arg in instruction.args))
             for value, result in zip(instruction.results, reductions.sort(args, instruction.descending), strict=True):
-                values[value.name] = self._unflattened(result)
+                values[value.name] = self._unflattened(result, dims)
 
         return step
 
@@ -293,21 +298,31 @@ class BoundProgram:
             self._iota[axis] = self.space.iota(axis) + self._starts.get(axis, 0)
         return self._iota[axis]
 
-    def _flattened(self, value: Tensor) -> Tensor:
-        """`[pointwise..., n]`: the reduction axes at full extent, as one dimension."""
-        outer = list(value.shape[: self._pointwise])
-        full = value.expand(outer + self.space.shape()[self._pointwise :])
-        return full.reshape([*outer, self._reduced_points])
+    def _dims(self, instruction: Instruction) -> list[int]:
+        """The dimensions that an instruction reduces, scans or sorts over."""
+        every = reduction_axes(self.program)
+        over = reduced(instruction, every) if isinstance(instruction, (Reduce, Matmul)) else every
+        return [dim for dim, axis in enumerate(self.space.extents) if axis in over]
+
+    def _flattened(self, value: Tensor, dims: list[int]) -> Tensor:
+        """`[..., n]`: the dimensions `dims` at full extent, in order, as one; then the others stand before it."""
+        kept = [dim for dim in range(value.dim()) if dim not in dims]
+        shape = self.space.shape()
+        full = value.expand([shape[dim] if dim in dims else size for dim, size in enumerate(value.shape)])
+        count = math.prod(shape[dim] for dim in dims)
+        return full.permute(kept + dims).reshape([*(value.shape[dim] for dim in kept), count])
 
     def _joined(self, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return args if len(args) == 1 else torch.broadcast_tensors(*args)
 
-    def _unflattened(self, value: Tensor) -> Tensor:
+    def _unflattened(self, value: Tensor, dims: list[int]) -> Tensor:
         """The inverse of `_flattened`, for results that are reduced to one element or still have all of them."""
-        inner = self.space.shape()[self._pointwise :]
-        if value.shape[-1] != self._reduced_points or (value.shape[-1] == 1 and self._reduced_points == 1):
+        shape = self.space.shape()
+        inner = [shape[dim] for dim in dims]
+        if value.shape[-1] != math.prod(inner) or value.shape[-1] == 1:
             inner = [1] * len(inner)
-        return value.reshape([*value.shape[:-1], *inner])
+        order = [dim for dim in range(self.space.ndim) if dim not in dims] + dims
+        return value.reshape([*value.shape[:-1], *inner]).permute([order.index(dim) for dim in range(len(order))])
 
 
 def _as_index(value: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from spyre_backend.program.affine import affine
 from spyre_backend.program.independence import Window, cut, independent_axes
-from spyre_backend.program.ir import Load, Matmul, Program, results
+from spyre_backend.program.ir import Load, Matmul, Program, reduced, reduction_axes, results
 from spyre_backend.program.traffic import dependencies
 
 POINTS = 2**22
@@ -34,10 +34,10 @@ def _materialised(
 ) -> Iterator[frozenset[str]]:
     """The axes of every value that takes memory: all but plain loads, which are views, unless a product packs them."""
     varies = dependencies(program)
-    reduction = frozenset(axis.name for axis in program.axes if axis.reduction)
+    reduction = reduction_axes(program)
     for instruction in program.body:
         if isinstance(instruction, Matmul):
-            yield from (varies[arg] | reduction for arg in instruction.args)
+            yield from (varies[arg] | reduced(instruction, reduction) for arg in instruction.args)
         is_view = (
             isinstance(instruction, Load)
             and instruction.mask is None

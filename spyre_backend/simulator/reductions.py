@@ -1,9 +1,9 @@
 """Reductions, scans, sorts and matrix products over the reduction axes.
 
-Operands arrive with the reduction axes flattened into one trailing dimension (`[..., n]`), except for `matmul`.
+Operands arrive with what is reduced flattened into one trailing dimension (`[..., n]`), except for `matmul`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -163,24 +163,23 @@ def _run_region(region: Region, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(values[name].expand(shape) for name in region.results)
 
 
-def matmul(a: Tensor, b: Tensor, reduction_dims: int, extents: list[int]) -> Tensor:
-    """Sum over the trailing `reduction_dims` of `a * b`, for operands that broadcast against each other.
+def matmul(a: Tensor, b: Tensor, inner: Sequence[int], extents: list[int]) -> Tensor:
+    """Sum over the dimensions `inner` of `a * b`, for operands that broadcast against each other.
 
-    A pointwise dimension that only `a` varies over is a row dimension, only `b` a column dimension, both a batch
-    dimension. Returns a value of the same rank with the reduced dimensions at 1.
+    Another dimension that only `a` varies over is a row dimension, only `b` a column dimension, both a batch dimension.
+    Returns a value of the same rank with the reduced dimensions at 1.
     """
-    outer = a.dim() - reduction_dims
-    a = a.expand([*a.shape[:outer], *extents[outer:]])
-    b = b.expand([*b.shape[:outer], *extents[outer:]])
-    batch = [d for d in range(outer) if a.shape[d] != 1 and b.shape[d] != 1]
-    rows = [d for d in range(outer) if a.shape[d] != 1 and b.shape[d] == 1]
-    columns = [d for d in range(outer) if a.shape[d] == 1 and b.shape[d] != 1]
-    inner = list(range(outer, a.dim()))
-    rest = [d for d in range(outer) if d not in batch and d not in rows and d not in columns]
+    outer = [d for d in range(a.dim()) if d not in inner]
+    a, b = (x.expand([extents[d] if d in inner else size for d, size in enumerate(x.shape)]) for x in (a, b))
+    batch = [d for d in outer if a.shape[d] != 1 and b.shape[d] != 1]
+    rows = [d for d in outer if a.shape[d] != 1 and b.shape[d] == 1]
+    columns = [d for d in outer if a.shape[d] == 1 and b.shape[d] != 1]
+    inner = list(inner)
+    rest = [d for d in outer if d not in batch and d not in rows and d not in columns]
     left = _grouped(a, [batch, rows, inner], rest + columns)
     right = _grouped(b, [batch, inner, columns], rest + rows)
     product = torch.mm(left[0], right[0]).unsqueeze(0) if left.shape[0] == 1 else torch.bmm(left, right)
-    shape = [a.shape[d] for d in batch + rows] + [b.shape[d] for d in columns] + [1] * (len(rest) + reduction_dims)
+    shape = [a.shape[d] for d in batch + rows] + [b.shape[d] for d in columns] + [1] * (len(rest) + len(inner))
     order = batch + rows + columns + rest + inner
     return product.reshape(shape).permute([order.index(d) for d in range(a.dim())])
 

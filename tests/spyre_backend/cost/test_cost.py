@@ -16,7 +16,7 @@ from spyre_backend.program import DType, Program, ProgramError
 from spyre_backend.program.expr import parse
 from spyre_backend.program.ir import Axis, Buffer, Compute, Load, Matmul, Reduce, Store, Value
 from spyre_backend.program.opcodes import Elementwise, Reduction
-from tests.spyre_backend.simulator.build import axes
+from tests.spyre_backend.simulator.build import attention, axes
 
 HALF, FLOAT = DType.FLOAT16, DType.FLOAT32
 
@@ -117,6 +117,13 @@ def test_products_and_the_cores_they_are_divided_over() -> None:
     decode = cost(product(1, 4096, 4096), {})
     assert decode.bound is Bound.MEMORY
     assert decode.lost_s == pytest.approx(decode.seconds - (decode.read + decode.written) / 204.8e9)
+
+
+def test_attention_does_two_products_and_keeps_its_scores() -> None:
+    found = cost(attention(32, 128, 256, 64), {})
+    assert found.multiply_accumulates == 2 * 32 * 128 * 256 * 64
+    assert (found.read, found.written) == (4 * 32 * 64 * (128 + 2 * 256), 4 * 32 * 64 * 128)
+    assert found.division.cores == SPYRE.cores
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import torch
 
 from spyre_backend.program import DType, Program, dumps
 from spyre_backend.program.expr import Const, parse
-from spyre_backend.program.ir import Axis, Buffer, Compute, Instruction, Load, Store, Value
-from spyre_backend.program.opcodes import Elementwise
+from spyre_backend.program.ir import Axis, Buffer, Compute, Instruction, Load, Matmul, Reduce, Store, Value
+from spyre_backend.program.opcodes import Elementwise, Reduction
 from spyre_backend.simulator import load
 
 
@@ -58,4 +58,30 @@ def over_rows(source: torch.Tensor, instruction: Instruction, stored: Sequence[t
         Program("rows", axes([n], [m]), (), tuple(buffers), tuple(body)),
         source,
         *(out for _, out, _ in stored),
+    )
+
+
+def attention(batch: int, queries: int, keys: int, size: int) -> Program:
+    """Unscaled attention of `q[batch, queries, size]` to contiguous `k` and `v` of `[batch, keys, size]`, in fp32."""
+    f32 = DType.FLOAT32
+    extents = {"b": batch, "i": queries, "e": size, "j": keys, "d": size}
+    body: tuple[Instruction, ...] = (
+        Load(Value("q", f32), "query", parse(f"{queries * size}*b + {size}*i + d")),
+        Load(Value("k", f32), "key", parse(f"{keys * size}*b + {size}*j + d")),
+        Load(Value("v", f32), "value", parse(f"{keys * size}*b + {size}*j + e")),
+        Matmul(Value("scores", f32), ("q", "k"), ("d",)),
+        Reduce((Value("top", f32),), Reduction.MAX, ("scores",), ("j",)),
+        Compute(Value("less", f32), Elementwise.SUB, ("scores", "top")),
+        Compute(Value("weight", f32), Elementwise.EXP, ("less",)),
+        Reduce((Value("total", f32),), Reduction.SUM, ("weight",), ("j",)),
+        Matmul(Value("mixed", f32), ("weight", "v"), ("j",)),
+        Compute(Value("result", f32), Elementwise.TRUEDIV, ("mixed", "total")),
+        Store("out", parse(f"{queries * size}*b + {size}*i + e"), "result", ("b", "i", "e")),
+    )
+    return Program(
+        "attention",
+        tuple(Axis(name, Const(extent), reduction=name in "jd") for name, extent in extents.items()),
+        (),
+        (Buffer("query", f32), Buffer("key", f32), Buffer("value", f32), Buffer("out", f32, written=True)),
+        body,
     )

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from spyre_backend.program import DType, Program
+from spyre_backend.program import DType, Program, ProgramError
 from spyre_backend.program.expr import Const, parse
 from spyre_backend.program.ir import (
     Axis,
@@ -25,7 +25,7 @@ from spyre_backend.program.ir import (
 )
 from spyre_backend.program.opcodes import Elementwise, Reduction
 from spyre_backend.simulator import observe, philox
-from tests.spyre_backend.simulator.build import dtype_of, over_rows, run
+from tests.spyre_backend.simulator.build import attention, dtype_of, over_rows, run
 
 F32, I64 = DType.FLOAT32, DType.INT64
 NAN = float("nan")
@@ -189,6 +189,21 @@ def test_matmul_over_every_kind_of_axis(a_index: str, b_index: str, equation: st
     right = _read(b, b_index, "bkn", extents)
     torch.testing.assert_close(out, torch.einsum(equation, left, right))
     assert (seen.launches, seen.matmuls) == (1, 1)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 5, 4), (1, 1, 7, 1), (3, 2, 1, 2)])
+def test_attention_reduces_one_axis_inside_another(sizes: tuple[int, int, int, int]) -> None:
+    batch, queries, keys, size = sizes
+    q, k, v = (torch.randn(batch, count, size) for count in (queries, keys, keys))
+    out = torch.empty_like(q)
+    run(attention(*sizes), q, k, v, out)
+    torch.testing.assert_close(out, torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0))
+
+
+def test_only_reduction_axes_are_reduced() -> None:
+    instruction, out = Reduce((Value("s", F32),), Reduction.SUM, ("t",), ("x0",)), torch.empty(3)
+    with pytest.raises(ProgramError, match="sum uses undeclared x0"):
+        over_rows(ROWS, instruction, [("s", out, False)])
 
 
 @pytest.mark.parametrize("right", [False, True])
