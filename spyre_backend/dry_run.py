@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spyre_backend import upstream
+from spyre_backend import report, upstream
 
 if TYPE_CHECKING:
     from spyre_backend.cost import Cause, Cost
@@ -83,8 +83,6 @@ class DryRun:
 
     def on_host(self) -> Counter[str]:
         """Calls by operator that compiled graphs leave to the host. Their time, and that of transfers, is not known."""
-        from spyre_backend.inductor import report
-
         total: Counter[str] = Counter()
         for compilation in report.compilations:
             for operator, count in compilation.extern.items():
@@ -109,7 +107,6 @@ def dry_run() -> Iterator[DryRun]:
     What runs outside of compiled graphs is not seen. Results are without meaning. Modules are given their dtype when
     they are made, as above: torch cannot convert one without memory.
     """
-    from spyre_backend.inductor import report
     from spyre_backend.simulator import kernel, observe
 
     with upstream.fake_tensors(), kernel.only_counting(), observe() as observed:

@@ -249,3 +249,52 @@ def guarded_ints(sizes: Any) -> list[int]:
 
 
 # ---- end: inductor -------------------------------------------------------------------------------------------------
+
+# ---- begin: sendnn -------------------------------------------------------------------------------------------------
+
+
+def aot_module(
+    module: Any, inputs: Any, forwards: Callable[..., Any], backwards: Callable[..., Any]
+) -> Callable[..., Any]:
+    """AOTAutograd over a graph of Dynamo's: documented for custom backends, in a module that is named as private."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    compiler = aot_autograd(
+        fw_compiler=forwards, bw_compiler=backwards, inference_compiler=forwards, keep_inference_input_mutations=False
+    )
+    compiled: Callable[..., Any] = compiler(module, inputs)
+    return compiled
+
+
+def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as AOTAutograd calls it, with a list that it may empty: only this module says how."""
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    made: Callable[..., Any] = make_boxed_func(function)
+    return made
+
+
+def fake_inputs(values: Any) -> list[Any]:
+    """Tensors of the same plain sizes without memory, which a graph can be traced with; numbers as they are."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(static_shapes=True)
+    return [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def register_dynamo_backend(function: Callable[..., Any], name: str) -> None:
+    """Make a backend known by name: documented for custom backends, in a module that is named as private."""
+    from torch._dynamo import register_backend
+
+    register_backend(compiler_fn=function, name=name)
+
+
+def dynamo_backends() -> list[str]:
+    """The names that are taken."""
+    from torch._dynamo import list_backends
+
+    names: list[str] = list_backends(None)
+    return names
+
+
+# ---- end: sendnn ---------------------------------------------------------------------------------------------------

@@ -118,14 +118,14 @@ class SpyreBackend:
 
 
 def _runs() -> dict[int, int]:
-    from spyre_backend.inductor import report
+    from spyre_backend import report
 
     return {id(compilation): compilation.runs for compilation in report.compilations}
 
 
 def _compiled_since(before: dict[int, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Overloads lowered to programs, and those left external, in every graph that was loaded or run since `before`."""
-    from spyre_backend.inductor import report
+    from spyre_backend import report
 
     lowered: Counter[str] = Counter()
     external: Counter[str] = Counter()

@@ -6,9 +6,7 @@
 import functools
 from typing import Any
 
-from spyre_backend.inductor.report import Compilation, compilations, reset
-
-__all__ = ["Compilation", "compilations", "register", "reset"]
+__all__ = ["register"]
 
 DEVICE = "spyre"
 

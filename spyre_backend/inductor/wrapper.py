@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from spyre_backend import upstream
-from spyre_backend.inductor import report
+from spyre_backend.inductor.description import describe
 from spyre_backend.program import Program, SpyreUnsupported
 from spyre_backend.program.text import to_lines
 
@@ -42,7 +42,7 @@ class SpyrePythonWrapper(_LaunchesPrograms, upstream.PythonWrapperCodegen):  # t
 
     def write_header(self) -> None:
         super().write_header()
-        self.imports.writeline("from spyre_backend.inductor import report as spyre_report")
+        self.imports.writeline("from spyre_backend import report as spyre_report")
         self.imports.writeline("from spyre_backend.inductor.runtime import draw_seeds")
         self.imports.writeline("from spyre_backend.simulator import load as load_program")
 
@@ -55,7 +55,7 @@ class SpyrePythonWrapper(_LaunchesPrograms, upstream.PythonWrapperCodegen):  # t
         self.header.writeline(f"{program.name} = load_program({text!r})")
 
     def generate(self, is_inference: bool) -> Any:
-        data = json.dumps(report.describe(upstream.V.graph, self.programs), sort_keys=True)
+        data = json.dumps(describe(upstream.V.graph, self.programs), sort_keys=True)
         self.header.writeline(f"spyre_compilation = spyre_report.loaded({data!r})")
         self.lines.insert(0, "spyre_compilation.ran()")
         return super().generate(is_inference)

@@ -1,85 +1,11 @@
-"""What the tests of the Inductor extension share: compile on the device, compare with the CPU, see what really ran."""
+"""Functions compiled for the device by Inductor."""
 
-import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
-import spyre_backend
-from spyre_backend.inductor import report
-from spyre_backend.simulator import Observation, observe
-
-
-def to_device(values: Any) -> Any:
-    """Copies on the device, which require gradients where the originals do."""
-    return tree_map(
-        lambda v: v.detach().to("spyre").requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v, values
-    )
-
-
-def to_host(values: Any) -> Any:
-    return tree_map(lambda v: v.detach().cpu() if isinstance(v, torch.Tensor) else v, values)
-
-
-@dataclass
-class Ran:
-    """One call of a compiled function on the device."""
-
-    result: Any
-    launches: Observation
-    compilations: list[report.Compilation]
-
-    @property
-    def extern(self) -> dict[str, int]:
-        return {name: count for one in self.compilations for name, count in one.extern.items()}
-
-    @property
-    def lowered(self) -> set[str]:
-        return {name for one in self.compilations for name in one.lowered}
-
-
-class OnDevice:
-    """Compiles functions for the device and compares them with uncompiled runs on the CPU."""
-
-    def compile(self, fn: Callable[..., Any], *, dynamic: bool = False) -> Callable[..., Ran]:
-        compiled = torch.compile(fn, dynamic=dynamic, fullgraph=True)
-
-        @functools.wraps(fn)
-        def call(*args: Any) -> Ran:
-            report.reset()
-            with observe() as launches:
-                result = compiled(*args)
-            return Ran(result, launches, list(report.compilations))
-
-        return call
-
-    def check(self, fn: Callable[..., Any], *args: Any, dynamic: bool = False, **tolerance: float) -> Ran:
-        """`fn` compiled on the device gives what it gives on the CPU, also in its arguments if it changes them."""
-        host = tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, args)
-        device = to_device(args)
-        ran = self.compile(fn, dynamic=dynamic)(*device)
-        expected = fn(*host)
-        assert all(v.device.type == "spyre" for v in tree_leaves(ran.result) if isinstance(v, torch.Tensor))
-        close = functools.partial(torch.testing.assert_close, equal_nan=True, check_stride=True, **tolerance)
-        close(to_host(ran.result), expected)
-        close(to_host(device), to_host(host))
-        return ran
-
-    def native(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Ran:
-        """`check`, and nothing but programs ran: no external call, and no operator on the host."""
-        ran = self.check(fn, *args, **options)
-        assert ran.extern == {}
-        assert ran.launches.launches > 0
-        compiled = torch.compile(fn, dynamic=options.get("dynamic", False), fullgraph=True)
-        fresh = to_device(args)
-        with spyre_backend.count_fallbacks() as fallbacks:
-            compiled(*fresh)
-        assert dict(fallbacks) == {}
-        return ran
+from tests.spyre_backend.on_device import OnDevice
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from spyre_backend.inductor import report
+from spyre_backend import report
 from spyre_backend.inductor.handler import OpsHandler
 from spyre_backend.inductor.kernel import SpyreKernel
 from spyre_backend.program import SpyreUnsupported, dumps, to_text_form

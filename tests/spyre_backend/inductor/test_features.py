@@ -375,7 +375,7 @@ def test_gradients(name: str, on_device) -> None:
     gradients = torch.autograd.grad(ran.result, device, upstream)
     for got, expected in zip(gradients, _gradients(fn, host), strict=True):
         torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
-    from spyre_backend.inductor import report
+    from spyre_backend import report
 
     # forward and backward, and nothing external in either
     assert len(report.compilations) == 2

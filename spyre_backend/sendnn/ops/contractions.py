@@ -1,0 +1,135 @@
+"""Matrix products and convolutions: sums of products over reduction axes, with what follows them in one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from spyre_backend.program import DType
+from spyre_backend.program.expr import add as plus
+from spyre_backend.program.expr import floordiv, mul
+from spyre_backend.program.opcodes import Elementwise as E
+from spyre_backend.sendnn.block import Block, compute_dtype
+from spyre_backend.sendnn.index import Index
+from spyre_backend.sendnn.ops.pointwise import broadcast
+from spyre_backend.sendnn.ops.table import lowers
+from spyre_backend.sendnn.tensors import Tensor, Traits, joined
+
+if TYPE_CHECKING:
+    from spyre_backend.sendnn.graph import Graph
+
+aten = torch.ops.aten
+
+
+def products(graph: Graph, *operands: Tensor | None) -> Traits:
+    """The traits of a sum of products of the operands, which are put into memory if they are dear to compute."""
+    given = [graph.whole(each) for each in operands if each is not None]
+    return joined(given) | Traits(depth=2, multiplies=True)
+
+
+@lowers(aten.mm.default, aten.bmm.default)
+def matmul(graph: Graph, a: Tensor, b: Tensor) -> Tensor:
+    traits, kind = products(graph, a, b), compute_dtype(graph.dtype(graph.node.meta["val"].dtype))
+    return graph.output(lambda block, index: product(block, a, b, index, kind), traits)
+
+
+def product(block: Block, a: Tensor, b: Tensor, index: Index, kind: DType) -> str:
+    """One element of `a @ b`."""
+    (*batch, row, column), size = index, a.shape[-1]
+    over = block.inner_axes([size], index)
+    left = block.cast(a.read(block, (*batch, row, *over)), kind)
+    right = block.cast(b.read(block, (*batch, *over, column)), kind)
+    return block.matmul(left, right, over) if size else block.constant(0, kind)
+
+
+@lowers(aten.addmm.default, aten.baddbmm.default)
+def addmm(graph: Graph, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    traits, kind = products(graph, a, b), compute_dtype(graph.dtype(graph.node.meta["val"].dtype))
+
+    def at(block: Block, index: Index) -> str:
+        found = product(block, a, b, index, kind)
+        if alpha != 1:
+            found = block.compute(E.MUL, found, alpha)
+        if beta == 0:
+            return found  # whatever the bias is, NaN included
+        offset = block.cast(bias.read(block, broadcast(bias, index)), kind)
+        return block.compute(E.ADD, found, offset if beta == 1 else block.compute(E.MUL, offset, beta))
+
+    return graph.output(at, traits | joined([bias]))
+
+
+@lowers(aten.mv.default)
+def mv(graph: Graph, a: Tensor, b: Tensor) -> Tensor:
+    traits, kind = products(graph, a, b), compute_dtype(a.dtype)
+
+    def at(block: Block, index: Index) -> str:
+        over = block.inner_axes([a.shape[1]], index)
+        return block.matmul(
+            block.cast(a.read(block, (*index, *over)), kind), block.cast(b.read(block, over), kind), over
+        )
+
+    return graph.output(at, traits)
+
+
+@lowers(aten.dot.default, aten.vdot.default)
+def dot(graph: Graph, a: Tensor, b: Tensor) -> Tensor:
+    traits, kind = products(graph, a, b), compute_dtype(a.dtype)
+
+    def at(block: Block, index: Index) -> str:
+        over = block.inner_axes([a.shape[0]], index)
+        return block.matmul(block.cast(a.read(block, over), kind), block.cast(b.read(block, over), kind), over)
+
+    return graph.output(at, traits)
+
+
+@lowers(aten.convolution.default)
+def convolution(
+    graph: Graph,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Tensor:
+    dims = len(weight.shape) - 2
+    if transposed:
+        graph.refuse("a transposed convolution")
+    if len(x.shape) != dims + 2:
+        graph.refuse("a convolution without a batch")
+    steps, pads, spread = (list(each) * (dims if len(each) == 1 else 1) for each in (stride, padding, dilation))
+    traits, kind = products(graph, x, weight), compute_dtype(x.dtype)
+    per_group, of_group = weight.shape[0] // groups, weight.shape[1]
+
+    def at(block: Block, index: Index) -> str:
+        batch, channel, *place = index
+        inner, *tap = over = block.inner_axes([of_group, *weight.shape[2:]], index)
+        group = floordiv(channel, per_group) if groups > 1 else 0
+        source = [
+            plus(mul(step, at), mul(gap, k), -pad)
+            for at, k, step, gap, pad in zip(place, tap, steps, spread, pads, strict=True)
+        ]
+        where = (batch, plus(mul(of_group, group), inner), *source)
+        inside = None
+        for position, size, pad in zip(source, x.shape[2:], pads, strict=True):
+            if pad:
+                value = block.position(position)
+                for condition in (block.compute(E.GE, value, 0), block.compute(E.LT, value, size)):
+                    inside = condition if inside is None else block.compute(E.LOGICAL_AND, inside, condition)
+        if inside is None:
+            value = x.read(block, where)
+        else:
+            with block.masked(inside):
+                value = x.read(block, where)
+            if x.memory is None:  # what is computed of nothing need not be 0
+                value = block.compute(E.WHERE, inside, value, block.constant(0, block.dtypes[value]))
+        kernel = block.cast(weight.read(block, (channel, *over)), kind)
+        found = block.matmul(block.cast(value, kind), kernel, over)
+        return found if bias is None else block.compute(E.ADD, found, block.cast(bias.read(block, (channel,)), kind))
+
+    return graph.output(at, traits | joined([bias] if bias is not None else []))
