@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from conformance.backends.compiled import importable
+from conformance.backends.compiled import compile_source, importable
 from conformance.backends.spyre import SpyreBackend
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -15,7 +15,10 @@ class SendnnBackend(SpyreBackend):
     """`torch.compile(backend="sendnn")` on the simulated device. Where IBM's own is installed, the name is its."""
 
     name = "sendnn"
-    compile_source = 'torch.compile(fn, backend="sendnn", dynamic={dynamic})'
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        self.options = dict(options) if options else None
+        self.compile_source = compile_source("sendnn", self.options)
 
     def availability(self) -> tuple[bool, str]:
         if importable("torch_sendnn"):
@@ -36,7 +39,7 @@ class SendnnBackend(SpyreBackend):
         sendnn.register()
 
     def compile(self, fn: Callable[..., Any], *, dynamic: bool | None, fullgraph: bool = False) -> Callable[..., Any]:
-        """`fn` through sendnn."""
+        """`fn` through sendnn, with the options of this run."""
         import torch
 
-        return torch.compile(fn, backend="sendnn", dynamic=dynamic, fullgraph=fullgraph)
+        return torch.compile(fn, backend="sendnn", dynamic=dynamic, fullgraph=fullgraph, options=self.options)

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from spyre_backend.inductor import pooling
+from spyre_backend.inductor import experts, pooling
 from spyre_backend.inductor.rules import Rule, adds_to
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-RULES: dict[Any, Rule] = dict(pooling.RULES)
+RULES: dict[Any, Rule] = pooling.RULES | experts.RULES
 
 
 # ---- order statistics: NaN is the median of anything that holds one ----------------------------------------------

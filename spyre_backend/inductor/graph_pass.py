@@ -23,7 +23,7 @@ class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name
         for node in list(gm.graph.nodes):
             if node.op == "call_function" and self._computes_here(node):
                 _move_numbers(gm, node, moved)
-            rule = RULES.get(node.target) if node.op == "call_function" else None
+            rule = RULES.get(node.target) or RULES.get(str(node.target)) if node.op == "call_function" else None
             if rule is not None and self._on_device(node):
                 _expand(gm, node, rule)
 

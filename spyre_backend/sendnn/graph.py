@@ -20,7 +20,8 @@ from spyre_backend.program.expr import Sym
 from spyre_backend.sendnn.block import Block, program_dtype
 from spyre_backend.sendnn.errors import SendnnUnsupported
 from spyre_backend.sendnn.index import Index, contiguous
-from spyre_backend.sendnn.plan import HostCall, Launch, Plan, Step
+from spyre_backend.sendnn.ops import LOWERINGS, VIEWS
+from spyre_backend.sendnn.plan import Alias, HostCall, Launch, Plan, Step, leaves
 from spyre_backend.sendnn.tensors import Memory, Tensor, Traits, in_memory
 from spyre_backend.simulator.kernel import Kernel
 
@@ -66,12 +67,33 @@ class Graph:
             elif node.op == "call_function":
                 self._values[node] = self._call(node)
             elif node.op == "output":
-                outputs = [self._output(each) for each in node.args[0]]
+                outputs = self._outputs(node.args[0])
         # the last first: what leaves the graph on the way to it is stored on that way
         for output in reversed(outputs):
             if isinstance(output, Tensor):
                 self.write(output)
         return self._plan(inputs, [each.memory if isinstance(each, Tensor) else each for each in outputs])
+
+    def _outputs(self, nodes: Sequence[Any]) -> list[Any]:
+        """What leaves the graph: tensors to be written, views of such, and plain values."""
+        known = {node for node in (*self._values, *nodes) if isinstance(node, Node) and _leaves(node, nodes)}
+        shared = Counter(map(_storage, known))
+        return [self._alias(node) if shared[_storage(node)] > 1 else self._output(node) for node in nodes]
+
+    def _alias(self, node: Node) -> Any:
+        """A result that shares memory with an operand or another result: a view of its base, as in the graph."""
+        base = _base(node)
+        whole, view, tensor = base.meta["val"], node.meta["val"], self._values[base]
+        strides = tuple(map(int, whole.stride()))
+        if base is node or not isinstance(tensor, Tensor):
+            return self._output(node)
+        self.keep(tensor)
+        assert tensor.memory is not None
+        if tensor.memory.strides != strides:
+            return self._output(node)
+        self.write(tensor)
+        offset = int(view.storage_offset()) - int(whole.storage_offset())
+        return Alias(tensor.memory, tuple(map(int, view.shape)), tuple(map(int, view.stride())), offset)
 
     # ---- nodes ----
 
@@ -90,10 +112,8 @@ class Graph:
         return in_memory(memory)
 
     def _call(self, node: Node) -> Any:
-        from spyre_backend.sendnn.ops import LOWERINGS, VIEWS
-
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)  # type: ignore[arg-type]
-        lower = LOWERINGS.get(node.target)
+        lower = LOWERINGS.get(node.target) or LOWERINGS.get(str(node.target))
         if not isinstance(node.target, torch._ops.OpOverload):
             return lower(self, *args, **kwargs) if lower is not None else self.refuse("there is no lowering for it")
         name = report.operator_name(node.target)
@@ -124,8 +144,8 @@ class Graph:
         strides = tuple(map(int, node.meta["val"].stride()))
         if value.memory in self._given:
             return value
-        if value.memory is not None and value not in self._leaving:
-            if not value.ready:
+        if value not in self._leaving:
+            if value.memory is None or not value.ready:
                 value.memory = self._memory(value.dtype, value.shape, strides)
             if value.memory.strides == strides:
                 self._leaving.append(value)
@@ -252,7 +272,7 @@ class Graph:
         return written if isinstance(found, (tuple, list)) else written[0]
 
     def _plan(self, inputs: list[Memory | None], outputs: list[Any]) -> Plan:
-        needed = {each for each in outputs if isinstance(each, Memory)}
+        needed = {memory for each in outputs if (memory := leaves(each)) is not None}
         steps: list[Step] = []
         for block in reversed(self._blocks):
             if isinstance(block, HostCall):
@@ -296,6 +316,29 @@ class _Recording:
         self.graph._blocks.append(self.block)
 
 
+def _base(node: Node) -> Node:
+    """What a node is a view of, through views of views, as long as they share memory."""
+    found = at = node
+    while at.target in VIEWS:
+        at = at.all_input_nodes[0]
+        if _storage(at) == _storage(node):
+            found = at
+        elif _storage(at) is not None:
+            break  # not a tuple of views, but a copy
+    return found
+
+
+def _leaves(node: Node, outputs: Sequence[Any]) -> bool:
+    """Whether what a node holds is known outside of the graph: an operand or a result of it."""
+    return node.op == "placeholder" or node in outputs
+
+
+def _storage(node: Any) -> int | None:
+    """What tensors that share memory have in common while they are traced."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
 def _is_cheap(tensor: Tensor) -> bool:
     traits = tensor.traits
     return not traits.multiplies and not traits.reduces and traits.depth <= _CHEAP and len(traits.loads) <= 1
@@ -325,8 +368,6 @@ def merge_equal(module: GraphModule) -> None:
 
 def _uses(module: GraphModule) -> dict[Node, int]:
     """How often each result is used, those of its views included."""
-    from spyre_backend.sendnn.ops import VIEWS
-
     uses: dict[Node, int] = {}
     for node in reversed(module.graph.nodes):
         uses[node] = sum(max(1, uses[user]) if user.target in VIEWS else 1 for user in node.users)

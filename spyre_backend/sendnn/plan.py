@@ -51,6 +51,20 @@ Step = Launch | HostCall
 
 
 @dataclass(frozen=True)
+class Alias:
+    """A result that is a view of what lies in memory: sizes, strides and where it begins there, in elements."""
+
+    memory: Memory
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The view."""
+        return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
 class Place:
     """A part of the pool, in bytes."""
 
@@ -64,7 +78,7 @@ class Plan:
 
     inputs: list[Memory | None]  # None: a number
     steps: list[Step]
-    outputs: list[Memory | int | float | bool | torch.Tensor | None]
+    outputs: list[Memory | Alias | int | float | bool | None]
     constants: dict[Memory, torch.Tensor]
     device: torch.device
     compilation: Compilation
@@ -72,7 +86,8 @@ class Plan:
     pool: int = 0  # bytes
 
     def __post_init__(self) -> None:
-        self.places, self.pool = place(self.steps, {each for each in self.outputs if isinstance(each, Memory)})
+        self._leaving = list(dict.fromkeys(memory for each in self.outputs if (memory := leaves(each)) is not None))
+        self.places, self.pool = place(self.steps, set(self._leaving))
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run on tensors of the sizes that it was compiled for."""
@@ -84,13 +99,25 @@ class Plan:
             for memory, at in self.places.items():
                 part = pool[at.start : at.start + nbytes(memory)].view(torch_dtype(memory.dtype))
                 tensors[memory] = part.as_strided(memory.shape, memory.strides)
-        for output in self.outputs:
-            if isinstance(output, Memory) and output not in tensors:
+        for output in self._leaving:
+            if output not in tensors:
                 dtype = torch_dtype(output.dtype)
                 tensors[output] = torch.empty_strided(output.shape, output.strides, dtype=dtype, device=self.device)
         for step in self.steps:
             step.run(tensors)
-        return [tensors[each] if isinstance(each, Memory) else each for each in self.outputs]
+        return [
+            each.of(tensors[each.memory])
+            if isinstance(each, Alias)
+            else tensors[each]
+            if isinstance(each, Memory)
+            else each
+            for each in self.outputs
+        ]
+
+
+def leaves(output: Any) -> Memory | None:
+    """The memory that a result of a plan is in."""
+    return output.memory if isinstance(output, Alias) else output if isinstance(output, Memory) else None
 
 
 def nbytes(memory: Memory) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -80,6 +80,32 @@ def dot(graph: Graph, a: Tensor, b: Tensor) -> Tensor:
     def at(block: Block, index: Index) -> str:
         over = block.inner_axes([a.shape[0]], index)
         return block.matmul(block.cast(a.read(block, over), kind), block.cast(b.read(block, over), kind), over)
+
+    return graph.output(at, traits)
+
+
+@lowers(aten._grouped_mm.default, "transformers.grouped_mm_fallback.default")
+def grouped_mm(graph: Graph, x: Tensor, weight: Tensor, ends: Tensor, bias: Any = None, *_: Any) -> Tensor:
+    """Rows of `[s, k]`, sorted by group, times the `[k, n]` of their group; `ends[g]` is the row after the last of it.
+
+    Which rows those are is known only when it runs, and a program has plain sizes: each row meets the weights of all
+    groups, and those of the others count nothing.
+    """
+    if len(x.shape) != 2 or len(weight.shape) != 3 or bias is not None:
+        graph.refuse("groups of other sizes than rows")
+    traits, kind = products(graph, x, weight, graph.keep(ends)), compute_dtype(x.dtype)
+
+    def at(block: Block, index: Index) -> str:
+        row, column = index
+        group, inner = over = block.inner_axes([weight.shape[0], x.shape[1]], index)
+        place = block.position(row)
+        with block.masked(block.compute(E.GE, block.position(plus(group, -1)), 0)):
+            start = block.cast(ends.read(block, (plus(group, -1),)), DType.INT64)  # that of the first is 0
+        end = block.cast(ends.read(block, (group,)), DType.INT64)
+        member = block.compute(E.LOGICAL_AND, block.compute(E.GE, place, start), block.compute(E.LT, place, end))
+        value = block.cast(x.read(block, (row, inner)), kind)
+        value = block.compute(E.WHERE, member, value, block.constant(0, kind))
+        return block.matmul(value, block.cast(weight.read(block, (group, inner, column)), kind), over)
 
     return graph.output(at, traits)
 

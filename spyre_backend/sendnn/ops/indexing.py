@@ -119,7 +119,7 @@ def index_(graph: Graph, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 def _scattered(graph: Graph, x: Tensor, shape: Sequence[int], write: Any) -> Tensor:
     """A copy of `x` into which a second program writes, over `shape`, what `write(block, index)` says: a position in
-    the copy, a value and how it is combined."""
+    the copy, a value, how it is combined and, if not everywhere, under which condition."""
     result = graph.output(lambda block, index: x.read(block, index), joined([x]))
     graph.keep(result)
     graph.write(result)
@@ -128,8 +128,8 @@ def _scattered(graph: Graph, x: Tensor, shape: Sequence[int], write: Any) -> Ten
     position: Index = tuple(block.axis(size) for size in shape)
     block.origins[graph.operator] = None
     with graph.recording(block, None, position):
-        target, value, mode = write(block, position)
-        block.store(result.memory, target, value, mode)
+        target, value, mode, *mask = write(block, position)
+        block.store(result.memory, target, value, mode, *mask)
     result.origin = "scatter"
     return result
 
@@ -149,6 +149,24 @@ def index_put(
         return where, source.read(block, broadcast(source, index)), mode
 
     return _scattered(graph, x, shape, write)
+
+
+@lowers(aten.histc.default)
+def histc(graph: Graph, x: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> Tensor:
+    """How many values lie in each of the equal parts of `[low, high]`, of which the last one is closed."""
+    if low >= high:
+        graph.refuse("its range depends on the values")
+    source, shape = graph.whole(x), x.shape
+    zeros = graph.output(lambda block, index: block.constant(0, compute_dtype(x.dtype)), Traits())
+
+    def write(block: Block, index: Index) -> Any:
+        value = block.cast(source.read(block, index), DType.FLOAT32)
+        inside = block.compute(E.LOGICAL_AND, block.compute(E.GE, value, low), block.compute(E.LE, value, high))
+        scaled = block.compute(E.TRUEDIV, block.compute(E.MUL, block.compute(E.SUB, value, low), bins), high - low)
+        place = block.compute(E.MINIMUM, block.cast(block.compute(E.FLOOR, scaled), DType.INT64), bins - 1)
+        return (Sym(place),), block.constant(1, compute_dtype(x.dtype)), StoreMode.ADD, inside
+
+    return _scattered(graph, zeros, shape, write)
 
 
 _REDUCE = {"add": StoreMode.ADD, "sum": StoreMode.ADD, "multiply": StoreMode.PROD, "prod": StoreMode.PROD,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
+"""By overload, or by its name (`library.operator.overload`) where another package registers it."""
 
 
 def lowers(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

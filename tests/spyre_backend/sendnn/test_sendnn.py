@@ -15,6 +15,8 @@ from spyre_backend.program.ir import Matmul
 from spyre_backend.sendnn import SendnnUnsupported
 from tests.spyre_backend.on_device import OnDevice, to_device
 
+pytest.importorskip("transformers.integrations.moe")  # registers its product by groups
+
 X = torch.randn(4, 6, 16)
 W, V = torch.randn(16, 32), torch.randn(16, 32)
 Q, K = torch.randn(2, 4, 10, 16), torch.randn(2, 2, 12, 16)
@@ -59,6 +61,12 @@ FUSED: dict[str, tuple[Callable[..., object], tuple[torch.Tensor, ...], int]] = 
     "product of a norm": (lambda x, w: F.layer_norm(x, (16,)) @ w, (X, W), 2),
     "rows at once": (lambda x: x.topk(3), (X,), 1),
     "scan": (lambda x: x.cumsum(1), (X,), 1),
+    "counts": (lambda x: torch.histc(x, 5, -1.0, 1.0), (X,), 2),
+    "groups": (
+        lambda x, w, ends: torch.ops.transformers.grouped_mm_fallback(x, w, ends),
+        (torch.randn(8, 6), torch.randn(4, 5, 6).transpose(1, 2), torch.tensor([0, 5, 5, 7])),
+        1,
+    ),
     "write": (lambda x, i: x.index_put((i,), x[:2] * 0), (X, torch.tensor([1, 3])), 2),
 }
 
@@ -104,6 +112,26 @@ def test_arguments_are_changed_in_place(on_device: OnDevice) -> None:
         return cache + 1
 
     on_device.check(update, torch.zeros(3, 6), torch.ones(3, 2))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: ((y := x + 1), y.transpose(0, 1)),
+        lambda x: ((y := x + 1)[1:], y.view(-1)),
+        lambda x: torch.unsafe_split(x, 2),
+        lambda x: (x, x.view(-1), x + 1),
+    ],
+)
+def test_results_share_memory_as_in_eager_mode(on_device: OnDevice, function: Callable[..., tuple]) -> None:
+    def shared(results: tuple, x: torch.Tensor) -> list[list[bool]]:
+        pointers = [each.untyped_storage().data_ptr() for each in (*results, x)]
+        return [[one == other for other in pointers] for one in pointers]
+
+    on_device.check(function, X)
+    (x,) = to_device([X])
+    compiled = torch.compile(function, backend="sendnn")
+    assert shared(compiled(x), x) == shared(function(X), X)
 
 
 def test_what_nobody_reads_is_not_written(on_device: OnDevice) -> None:
