@@ -7,6 +7,7 @@ result is first read, and takes along what it computes on its way and somebody e
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from spyre_backend.sendnn.index import Index, contiguous
 from spyre_backend.sendnn.ops import LOWERINGS, VIEWS
 from spyre_backend.sendnn.plan import Alias, HostCall, Launch, Plan, Step, leaves
 from spyre_backend.sendnn.tensors import Memory, Tensor, Traits, in_memory
-from spyre_backend.simulator.kernel import Kernel
+from spyre_backend.simulator import kernel
 
 MOST_TENSORS = 8
 """That one kernel may touch (torch-spyre, RFC 0552)."""
@@ -131,7 +132,7 @@ class Graph:
         if node.target not in VIEWS:
             for tensor in _tensors(found):
                 tensor.origin = tensor.origin or self.operator
-                if self._uses[node] > 1 and not _is_cheap(tensor):
+                if self._uses[node] > 1 and not self.is_cheap(tensor):
                     self.keep(tensor)
         return found
 
@@ -182,18 +183,35 @@ class Graph:
         value = self.node.meta["val"] if which is None else self.node.meta["val"][which]
         return Tensor(tuple(int(size) for size in value.shape), self.dtype(value.dtype), at, traits, graph=self)
 
+    @property
+    def uses(self) -> int:
+        """How often the result of the operator that is being lowered is used."""
+        return self._uses[self.node]
+
+    def is_cheap(self, tensor: Tensor) -> bool:
+        """Whether to compute it again is no more than to load it."""
+        traits = tensor.traits_here
+        return not traits.multiplies and not traits.reduces and traits.depth <= _CHEAP and len(traits.loads) <= 1
+
     def keep(self, tensor: Tensor) -> Tensor:
         """The tensor, which from now on is read from memory."""
         if tensor.memory is None:
             tensor.memory = self._memory(tensor.dtype, tensor.shape)
         return tensor
 
+    def settle(self, tensor: Tensor) -> Tensor:
+        """The tensor, read from memory, or a view of what is: its base is kept, unless that has more elements."""
+        base = tensor
+        while base.memory is None and base.base is not None and math.prod(base.base.shape) <= math.prod(base.shape):
+            base = base.base
+        self.keep(base)
+        return tensor
+
     def whole(self, tensor: Tensor, *, rows: bool = False) -> Tensor:
         """The tensor as something that may be read at any place: in memory if it is a product, or (unless `rows`) a
         reduction, each element of which is dear."""
-        if tensor.traits.multiplies or (tensor.traits.reduces and not rows):
-            return self.keep(tensor)
-        return tensor
+        traits = tensor.traits_here
+        return self.settle(tensor) if traits.multiplies or (traits.reduces and not rows) else tensor
 
     def write(self, tensor: Tensor) -> None:
         """Make the program that puts a kept tensor into its memory, unless that is done."""
@@ -225,7 +243,7 @@ class Graph:
             block.domain == tensor.shape
             and block.index == index
             and not block.is_masked
-            and not (tensor.traits.multiplies and any(axis.reduction for axis in block.axes))
+            and not tensor.traits.multiplies  # a product divides over the cores as this block may not
             and len(block.memories) < MOST_TENSORS - 1
         ):
             block.pending.append(tensor)
@@ -250,7 +268,7 @@ class Graph:
             largest = max(operands, key=lambda each: len(each.traits_here.loads))
             if len(largest.traits_here.loads) < 2:
                 return
-            self.keep(largest)
+            self.settle(largest)
 
     def _on_host(self, node: Node, args: Any, kwargs: Any) -> Any:
         found = node.meta["val"]
@@ -296,7 +314,7 @@ class Graph:
         name = "_".join(("sendnn", *[each for each in block.origins if each][-4:]))
         program = block.program(name)
         written = tuple(memory for memory, is_written in block.memories.items() if is_written)
-        return Launch(Kernel(program), tuple(block.memories), written)
+        return Launch(kernel.of(program), tuple(block.memories), written)
 
 
 class _Recording:
@@ -337,11 +355,6 @@ def _storage(node: Any) -> int | None:
     """What tensors that share memory have in common while they are traced."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
-
-
-def _is_cheap(tensor: Tensor) -> bool:
-    traits = tensor.traits
-    return not traits.multiplies and not traits.reduces and traits.depth <= _CHEAP and len(traits.loads) <= 1
 
 
 def _tensors(value: Any) -> list[Tensor]:

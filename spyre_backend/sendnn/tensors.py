@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spyre_backend.program import DType
@@ -66,6 +66,7 @@ class Tensor:
     origin: str = ""
     memory: Memory | None = None
     ready: bool = False
+    base: Tensor | None = None  # that it is a view of
 
     @property
     def compute_dtype(self) -> DType:
@@ -74,8 +75,10 @@ class Tensor:
 
     @property
     def traits_here(self) -> Traits:
-        """Its traits for who uses it: those of a load, if it has memory."""
-        return self.traits if self.memory is None else Traits(loads=frozenset({self.memory}))
+        """Its traits for who uses it: those of a load, if it or what it is a view of has memory."""
+        if self.memory is not None:
+            return Traits(loads=frozenset({self.memory}))
+        return self.traits if self.base is None else replace(self.base.traits_here, rows=self.traits.rows)
 
     def read(self, block: Block, index: Index) -> str:
         """The value of an element, computed or loaded."""

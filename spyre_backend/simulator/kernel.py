@@ -84,6 +84,12 @@ def load(text: str) -> Kernel:
     return Kernel(loads(text))
 
 
+@functools.lru_cache(maxsize=4096)
+def of(program: Program) -> Kernel:
+    """The kernel of a program; equal programs of one name share it, and what was found out about them."""
+    return Kernel(program)
+
+
 def host_alias(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor on the same memory, with the same sizes, strides and storage offset."""
     return tensor if tensor.device.type == "cpu" else _device_alias()(tensor)

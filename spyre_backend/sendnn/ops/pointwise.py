@@ -406,6 +406,8 @@ def to_copy(
     if device is not None and torch.device(device).type != graph.device.type:
         graph.refuse(f"it copies to {device} inside of a graph")
     target = graph.dtype(graph.node.meta["val"].dtype)
+    if target.itemsize > x.dtype.itemsize and graph.uses > 1 and not graph.is_cheap(x):
+        graph.settle(x)  # several will convert it, which is less than storing what is wider
 
     def at(block: Block, index: Index) -> str:
         # a conversion rounds, also where what follows is computed in a wider dtype

@@ -25,14 +25,14 @@ def view(
 ) -> Tensor:
     """The result of the current operator, whose element at `index` is that of `x` at `position(index)`."""
     found = graph.output(lambda block, index: x.read(block, position(index)), _through(x, rows))
-    found.origin = x.origin
+    found.origin, found.base = x.origin, x
     return found
 
 
 def part(shape: Sequence[int], x: Tensor, position: Callable[[Index], Index]) -> Tensor:
     """A view that is not itself a result of the graph."""
     at = lambda block, index: x.read(block, position(index))  # noqa: E731
-    return Tensor(tuple(shape), x.dtype, at, _through(x, frozenset()), x.graph, x.origin)
+    return Tensor(tuple(shape), x.dtype, at, _through(x, frozenset()), x.graph, x.origin, base=x)
 
 
 def _through(x: Tensor, rows: frozenset[tuple[int, int]]) -> Traits:
