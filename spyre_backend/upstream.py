@@ -254,13 +254,21 @@ def guarded_ints(sizes: Any) -> list[int]:
 
 
 def aot_module(
-    module: Any, inputs: Any, forwards: Callable[..., Any], backwards: Callable[..., Any]
+    module: Any,
+    inputs: Any,
+    forwards: Callable[..., Any],
+    backwards: Callable[..., Any],
+    decompositions: dict[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
     """AOTAutograd over a graph of Dynamo's: documented for custom backends, in a module that is named as private."""
     from torch._dynamo.backends.common import aot_autograd
 
     compiler = aot_autograd(
-        fw_compiler=forwards, bw_compiler=backwards, inference_compiler=forwards, keep_inference_input_mutations=False
+        fw_compiler=forwards,
+        bw_compiler=backwards,
+        inference_compiler=forwards,
+        decompositions=decompositions,
+        keep_inference_input_mutations=False,
     )
     compiled: Callable[..., Any] = compiler(module, inputs)
     return compiled

@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from spyre_backend import upstream
+from spyre_backend.sendnn.decompositions import DECOMPOSITIONS
 from spyre_backend.sendnn.errors import SendnnUnsupported
 from spyre_backend.sendnn.graph import Graph
 from spyre_backend.sendnn.ops import attention
@@ -30,7 +31,7 @@ def sendnn(
     keep_attention_whole(module)
     if _is_symbolic(example_inputs):
         return _Sizes(module, device, bool(given["host"]))
-    return upstream.aot_module(module, example_inputs, *_compilers(device, bool(given["host"])))
+    return upstream.aot_module(module, example_inputs, *_compilers(device, bool(given["host"])), DECOMPOSITIONS)
 
 
 class _Sizes:
@@ -48,7 +49,9 @@ class _Sizes:
         found = self.compiled.get(key)
         if found is None:
             fake = upstream.fake_inputs(args)
-            found = self.compiled[key] = upstream.aot_module(self.module, fake, *_compilers(self.device, self.host))
+            found = self.compiled[key] = upstream.aot_module(
+                self.module, fake, *_compilers(self.device, self.host), DECOMPOSITIONS
+            )
         return found(*args)
 
 

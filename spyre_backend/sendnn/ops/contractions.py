@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre_backend.program import DType
+from spyre_backend.program.expr import Expr, floordiv, mod, mul
 from spyre_backend.program.expr import add as plus
-from spyre_backend.program.expr import floordiv, mul
 from spyre_backend.program.opcodes import Elementwise as E
 from spyre_backend.sendnn.block import Block, compute_dtype
 from spyre_backend.sendnn.index import Index
@@ -124,29 +124,38 @@ def convolution(
     groups: int,
 ) -> Tensor:
     dims = len(weight.shape) - 2
-    if transposed:
-        graph.refuse("a transposed convolution")
     if len(x.shape) != dims + 2:
         graph.refuse("a convolution without a batch")
     steps, pads, spread = (list(each) * (dims if len(each) == 1 else 1) for each in (stride, padding, dilation))
     traits, kind = products(graph, x, weight), compute_dtype(x.dtype)
-    per_group, of_group = weight.shape[0] // groups, weight.shape[1]
+    # of a group, and in the order in which the weight has them: `[out, in, *kernel]`, transposed `[in, out, *kernel]`
+    made, summed = (
+        (weight.shape[1], weight.shape[0] // groups) if transposed else (weight.shape[0] // groups, weight.shape[1])
+    )
+
+    def sources(block: Block, place: Sequence[Expr], tap: Sequence[Expr]) -> tuple[list[Expr], str | None]:
+        """Where the elements lie that meet a kernel element at a place, and the condition that there are any."""
+        found, inside = [], None
+        for at, k, step, gap, pad, size in zip(place, tap, steps, spread, pads, x.shape[2:], strict=True):
+            reach = plus(at, pad, mul(-gap, k)) if transposed else plus(mul(step, at), mul(gap, k), -pad)
+            where = floordiv(reach, step) if transposed else reach
+            value, conditions = block.position(where), []
+            if pad or transposed:
+                conditions = [block.compute(E.GE, value, 0), block.compute(E.LT, value, size)]
+            if transposed and step > 1:
+                conditions.append(block.compute(E.EQ, block.position(mod(reach, step)), 0))
+            for condition in conditions:
+                inside = condition if inside is None else block.compute(E.LOGICAL_AND, inside, condition)
+            found.append(where)
+        return found, inside
 
     def at(block: Block, index: Index) -> str:
         batch, channel, *place = index
-        inner, *tap = over = block.inner_axes([of_group, *weight.shape[2:]], index)
-        group = floordiv(channel, per_group) if groups > 1 else 0
-        source = [
-            plus(mul(step, at), mul(gap, k), -pad)
-            for at, k, step, gap, pad in zip(place, tap, steps, spread, pads, strict=True)
-        ]
-        where = (batch, plus(mul(of_group, group), inner), *source)
-        inside = None
-        for position, size, pad in zip(source, x.shape[2:], pads, strict=True):
-            if pad:
-                value = block.position(position)
-                for condition in (block.compute(E.GE, value, 0), block.compute(E.LT, value, size)):
-                    inside = condition if inside is None else block.compute(E.LOGICAL_AND, inside, condition)
+        inner, *tap = over = block.inner_axes([summed, *weight.shape[2:]], index)
+        group = floordiv(channel, made) if groups > 1 else 0
+        source, inside = sources(block, place, tap)
+        first = plus(mul(summed, group), inner)  # channel of the operand
+        where = (batch, first, *source)
         if inside is None:
             value = x.read(block, where)
         else:
@@ -154,8 +163,9 @@ def convolution(
                 value = x.read(block, where)
             if x.memory is None:  # what is computed of nothing need not be 0
                 value = block.compute(E.WHERE, inside, value, block.constant(0, block.dtypes[value]))
-        kernel = block.cast(weight.read(block, (channel, *over)), kind)
-        found = block.matmul(block.cast(value, kind), kernel, over)
+        last = mod(channel, made) if groups > 1 and transposed else channel
+        kernel = weight.read(block, (first, last, *tap) if transposed else (channel, inner, *tap))
+        found = block.matmul(block.cast(value, kind), block.cast(kernel, kind), over)
         return found if bias is None else block.compute(E.ADD, found, block.cast(bias.read(block, (channel,)), kind))
 
     return graph.output(at, traits | joined([bias] if bias is not None else []))

@@ -184,7 +184,6 @@ _FORMULAS: dict[str, tuple[Formula, int]] = {
     "hardswish": (lambda b, x: b.compute(E.MUL, x, _hardsigmoid(b, x)), 5),
     "relu6": (lambda b, x: _clamp(b, x, 0.0, 6.0), 2),
     "mish": (lambda b, x: b.compute(E.MUL, x, b.compute(E.TANH, _softplus(b, x))), 5),
-    "log_sigmoid_forward": (lambda b, x: b.compute(E.NEG, _softplus(b, b.compute(E.NEG, x))), 5),
     "frac": (lambda b, x: b.compute(E.SUB, x, b.compute(E.TRUNC, x)), 2),
     "deg2rad": (lambda b, x: b.compute(E.MUL, x, math.pi / 180), 1),
     "rad2deg": (lambda b, x: b.compute(E.MUL, x, 180 / math.pi), 1),
