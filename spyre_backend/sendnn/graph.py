@@ -7,6 +7,7 @@ result is first read, and takes along what it computes on its way and somebody e
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from spyre_backend import report
-from spyre_backend.program import DType
+from spyre_backend.program import DType, to_text_form
 from spyre_backend.program.expr import Sym
 from spyre_backend.sendnn.block import Block, program_dtype
 from spyre_backend.sendnn.errors import SendnnUnsupported
@@ -25,6 +26,8 @@ from spyre_backend.sendnn.ops import LOWERINGS, VIEWS
 from spyre_backend.sendnn.plan import Alias, HostCall, Launch, Plan, Step, leaves
 from spyre_backend.sendnn.tensors import Memory, Tensor, Traits, in_memory
 from spyre_backend.simulator import kernel
+
+log = logging.getLogger(__name__)
 
 MOST_TENSORS = 8
 """That one kernel may touch (torch-spyre, RFC 0552)."""
@@ -313,6 +316,8 @@ class Graph:
     def _launch(self, block: Block) -> Launch:
         name = "_".join(("sendnn", *[each for each in block.origins if each][-4:]))
         program = block.program(name)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", to_text_form(program))
         written = tuple(memory for memory, is_written in block.memories.items() if is_written)
         return Launch(kernel.of(program), tuple(block.memories), written)
 
