@@ -294,13 +294,14 @@ for _dims, _average, _largest in (
 
 @decomposes(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool(x: Tensor, size: Sequence[int]) -> Tensor:
+    found = x.float()
     for dim, wanted in enumerate(size, start=x.dim() - len(size)):
         length = x.shape[dim]
         out, place = torch.arange(wanted, device=x.device).unsqueeze(-1), torch.arange(length, device=x.device)
         start, end = out * length // wanted, ((out + 1) * length + wanted - 1) // wanted
         share = ((place >= start) & (place < end)).float() / (end - start)
-        x = (x.movedim(dim, -1).float() @ share.t()).to(x.dtype).movedim(-1, dim)
-    return x.contiguous()
+        found = (found.movedim(dim, -1) @ share.t()).movedim(-1, dim)
+    return found.to(x.dtype).contiguous()
 
 
 @decomposes(aten.im2col.default)

@@ -181,10 +181,14 @@ class Graph:
         """Raise SendnnUnsupported for the operator that is being lowered."""
         raise SendnnUnsupported(f"sendnn: {_described(self.node)}: {why}{_place_in_code(self.node)}")
 
-    def output(self, at: Callable[[Block, Index], str], traits: Traits, which: int | None = None) -> Tensor:
-        """A result of the operator that is being lowered, whose elements `at` computes."""
+    def output(
+        self, at: Callable[[Block, Index], str], traits: Traits, which: int | None = None, dtype: DType | None = None
+    ) -> Tensor:
+        """A result of the operator that is being lowered, whose elements `at` computes. `dtype`: where it is another
+        than that of other accelerators, which is what the graph says."""
         value = self.node.meta["val"] if which is None else self.node.meta["val"][which]
-        return Tensor(tuple(int(size) for size in value.shape), self.dtype(value.dtype), at, traits, graph=self)
+        shape = tuple(int(size) for size in value.shape)
+        return Tensor(shape, dtype or self.dtype(value.dtype), at, traits, graph=self)
 
     @property
     def uses(self) -> int:

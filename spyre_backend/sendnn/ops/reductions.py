@@ -239,8 +239,8 @@ def _normalised(
     traits = reduced(x, dims, keepdim=True, depth=6)
     return (
         graph.output(result, traits | joined(extra), 0),
-        graph.output(lambda block, index: statistics(block, index)[0], traits, 1),
-        graph.output(lambda block, index: statistics(block, index)[1], traits, 2),
+        graph.output(lambda block, index: statistics(block, index)[0], traits, 1, x.dtype),
+        graph.output(lambda block, index: statistics(block, index)[1], traits, 2, x.dtype),
     )
 
 

@@ -106,6 +106,11 @@ def test_half_precision_is_computed_in_float32(on_device: OnDevice) -> None:
     on_device.native(lambda x: F.layer_norm(x, (64,)), x, atol=2e-3, rtol=2e-3)
 
 
+def test_statistics_have_the_dtype_that_they_have_on_the_cpu(on_device: OnDevice) -> None:
+    norm = lambda x: torch.ops.aten.native_layer_norm(x, [16], None, None, 1e-5)  # noqa: E731
+    on_device.native(norm, X.half(), atol=2e-3, rtol=2e-3)
+
+
 def test_arguments_are_changed_in_place(on_device: OnDevice) -> None:
     def update(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         cache[:, 2:4] = x
