@@ -41,6 +41,11 @@ _SORTING = (aten.sort, aten.topk, aten.kthvalue, aten.mode)
 _SLICED = (aten.topk, aten.kthvalue)
 
 
+def overloads() -> list[Any]:
+    """The overloads that are lowered here and not by upstream."""
+    return [key for packet in _OURS for key in _keys(packet) if key is not packet]
+
+
 def install(device: str) -> None:
     """Dispatch the operators of this module, for tensors on `device`. Adds no operator that upstream does not lower."""
     table = upstream.lowerings
