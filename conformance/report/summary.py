@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from conformance.outcomes import Agreement, Change
 from conformance.records import Manifest, Record
-from conformance.report import comparison, models, overloads, results, support
+from conformance.report import comparison, migration, models, overloads, results, support
 from conformance.report.table import Report, Table
 
 FEW = 20  # lines of a table that `--all` shows in full
@@ -82,12 +82,16 @@ def compare(
     both = comparison.pairs(left[1], right[1])
     limit = None if everything else FEW
     lines = [f"left:  {_told(left[0])}", f"right: {_told(right[0])}", *comparison.unknown_notes(both)]
+    if kind is Agreement:
+        lines += [f"{side.backend}: {notes}" for side, _ in (left, right) if (notes := side.capabilities.get("notes"))]
     tables: list[Table] = [
         comparison.count_table(both, kind),
         comparison.op_table(both, names),
         *([models.change_table(both, limit)] if kind is Change else []),
         comparison.difference_table(both, kind, names, limit),
     ]
+    if kind is Agreement and (moving := migration.migration_table(left[1], right[1], names)).rows:
+        tables.append(moving)
     return Report(lines, tables)
 
 
