@@ -41,7 +41,8 @@ def attention(
 
 @attention.register_fake
 def _(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: Any, enable_gqa: bool) -> torch.Tensor:
-    return query.new_empty((*query.shape[:-1], value.shape[-1]))
+    batches = [query.shape[:-2]] if enable_gqa else [each.shape[:-2] for each in (query, key, value)]
+    return query.new_empty((*torch.broadcast_shapes(*batches), query.shape[-2], value.shape[-1]))
 
 
 @lowers(torch.ops.spyre_sendnn.attention.default)

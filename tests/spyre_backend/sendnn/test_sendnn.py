@@ -34,6 +34,7 @@ FUSED: dict[str, tuple[Callable[..., object], tuple[torch.Tensor, ...], int]] = 
     "residual and norm": (lambda x, y: (x + y, F.layer_norm(x + y, (16,))), (X, X.flip(0)), 1),
     "views are no work": (lambda x: x.view(4, 6, 4, 4).transpose(1, 2).reshape(4, 4, 24).mean(-1), (X,), 1),
     "attention": (lambda q, k: F.scaled_dot_product_attention(q, k, k.flip(2), enable_gqa=True), (Q, K), 1),
+    "one query for all": (lambda q, k: F.scaled_dot_product_attention(q[:1, :1], k, k * 2), (Q, Q.flip(0)), 1),
     "causal": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,), 1),
     "repeated keys": (
         lambda q, k: F.scaled_dot_product_attention(q, *(k.repeat_interleave(2, 1),) * 2),
