@@ -186,6 +186,13 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return x.reshape(-1)[index.reshape(-1)].reshape(index.shape)
 
 
+@decomposes(aten.masked_scatter.default)
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    mask, x = torch.broadcast_tensors(mask, x)
+    place = torch.cumsum(mask.reshape(-1).long(), 0) - 1  # each place takes the next of the source
+    return torch.where(mask, take(source, place.clamp_min(0)).reshape(x.shape), x)
+
+
 def _at(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Elements of `x` along one dimension, wherever they are."""
     return x.index_select(dim, index)

@@ -29,6 +29,7 @@ SAME: dict[str, tuple[Callable[..., object], tuple[torch.Tensor, ...]]] = {
     "turned": (lambda x: [torch.rot90(x, k, (0, 2)) for k in range(4)], (X,)),
     "diagonals": (lambda x: (torch.diag_embed(x[0], 2), torch.diag_embed(x[0], -1, 0, 2)), (X,)),
     "take": (lambda x, i: torch.take(x, i), (X, torch.tensor([[3, 100], [0, -1]]))),
+    "masked scatter": (lambda x, m: x.masked_scatter(m > 0, x.flip(0) + 1), (X, X[:, :, :1].flip(1))),
     "pads": (lambda x: (F.pad(x, (2, 1, 3, 0), "reflect"), F.pad(x, (2, 1, 3, 4), "replicate")), (IMAGE,)),
     "averages": (
         lambda x: (
