@@ -39,6 +39,7 @@ class NumberFormat:
     overflow: Overflow = Overflow.INF
     integer: bool = False
     min: float | None = None  # smallest finite value where it is not -max
+    ties_away: bool = False  # a value in the middle between two rounds away from zero, not to the even one
 
     @property
     def eps(self) -> float:
@@ -83,8 +84,19 @@ FORMATS: dict[str, NumberFormat] = {
         _ieee("fp16", 11, -14, 15),
         _ieee("bf16", 8, -126, 127),
         # DLFloat16 (Agrawal et al., ARITH 2019): 1-6-9, bias 31, no subnormals: exponent field 0 is a normal binade in
-        # which only the pattern zero means zero; the topmost pattern means both NaN and infinity.
-        NumberFormat("dl16", 10, -31, 32, 2.0**32 * (2 - 2.0**-8), 2.0**-31 * (1 + 2.0**-9), None, Overflow.NAN),
+        # which only the pattern zero means zero; the topmost pattern means both NaN and infinity. Its only rounding is
+        # "nearest up" (US patent 10656913, of the format's authors).
+        NumberFormat(
+            "dl16",
+            10,
+            -31,
+            32,
+            2.0**32 * (2 - 2.0**-8),
+            2.0**-31 * (1 + 2.0**-9),
+            None,
+            Overflow.NAN,
+            ties_away=True,
+        ),
         # OCP 8-bit floating point specification 1.0, section 5: E4M3 has no infinity, its topmost pattern is NaN.
         NumberFormat("fp8_e4m3", 4, -6, 8, 448.0, 2.0**-6, 2.0**-9, Overflow.NAN),
         _ieee("fp8_e5m2", 3, -14, 15),
@@ -166,8 +178,14 @@ def ulp(x: Tensor, fmt: NumberFormat) -> Tensor:
     return torch.where(x.isnan(), math.nan, spacing)
 
 
+def _round_away(x: Tensor) -> Tensor:
+    """To the nearest whole number, ties away from zero. (The sum of x and 1/2 may itself round.)"""
+    whole = x.trunc()
+    return torch.where((x - whole).abs() >= 0.5, whole + x.sign(), whole).copysign(x)
+
+
 def round_to(x: Tensor, fmt: NumberFormat, *, flush_subnormals: bool = False) -> Tensor:
-    """`x` (float64) rounded to `fmt`, to nearest with ties to even, as float64. Signed zeros and NaN are kept.
+    """`x` (float64) rounded to `fmt`, to nearest with its rule for ties, as float64. Signed zeros and NaN are kept.
 
     Overflow follows the format: an IEEE format gives an infinity from the midpoint above its largest value on; one
     without infinities gives NaN (integers saturate). With `flush_subnormals`, results below the smallest normal are 0.
@@ -178,7 +196,8 @@ def round_to(x: Tensor, fmt: NumberFormat, *, flush_subnormals: bool = False) ->
     else:
         e = _exponent(x).clamp(fmt.emin, fmt.emax)
         quantum = _power_of_two(e - (fmt.precision - 1))
-        y = torch.where(x.isfinite(), torch.round(x / quantum) * quantum, x)
+        nearest_of = _round_away if fmt.ties_away else torch.round
+        y = torch.where(x.isfinite(), nearest_of(x / quantum) * quantum, x)
         if not fmt.has_subnormals:  # between zero and the smallest value: nearest of the two, the tie to zero
             small = x.abs() < fmt.smallest_normal
             nearest = (x.abs() > fmt.smallest_normal / 2).double() * fmt.smallest_normal
@@ -190,6 +209,18 @@ def round_to(x: Tensor, fmt: NumberFormat, *, flush_subnormals: bool = False) ->
     over = y.abs() > fmt.max
     beyond = torch.copysign(torch.full_like(y, math.inf), y) if fmt.has_inf else torch.full_like(y, math.nan)
     return torch.where(over, beyond, y)
+
+
+def representable(x: Tensor, fmt: NumberFormat, own: NumberFormat, *, flush_subnormals: bool = False) -> Tensor:
+    """What a device that holds numbers in `fmt` makes of `x`, float64 values of the dtype's `own` format.
+
+    The nearest that both formats have: what is rounded up beyond the dtype's largest value could not be copied back,
+    and a device takes the last one before it (65472 for fp16's 65504 in DL16, torch-spyre's pull request 2518).
+    """
+    y = round_to(x, fmt, flush_subnormals=flush_subnormals)
+    over = y.isfinite() & (y.abs() > own.max)
+    unit = float(ulp(torch.tensor(own.max, dtype=torch.float64), fmt))
+    return torch.where(over & (x.abs() <= own.max), torch.copysign(x.new_tensor(own.max // unit * unit), x), y)
 
 
 def round_randomly(x: Tensor, precision: int, generator: torch.Generator) -> Tensor:

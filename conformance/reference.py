@@ -11,8 +11,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from conformance.calls import SEED, CallResult, Leaf, invoke, prepare, to_host
 from conformance.cases import Case, NumericalClass, Sample
 from conformance.isolation import memory
 from conformance.judgement.stochastic import StochasticArithmetic, root_mean_squares, stochastic_arithmetic
-from conformance.numerics import FORMATS, NumberFormat, round_to
+from conformance.numerics import FORMATS, NumberFormat, format_of, representable
 from conformance.widening import widened_dtype, widening
 
 PERTURBATIONS = 4  # random directions; a fifth run scales all inputs up together
@@ -269,12 +269,33 @@ class Reference:
         """Values of the float64 run on inputs first rounded to `fmt`, as a device that stores them so sees them."""
         return self._once(("inputs", fmt.name, flush_subnormals), lambda: self._rounded(fmt, flush_subnormals))
 
+    def as_held(self, fmt: NumberFormat, flush_subnormals: bool) -> Reference | None:
+        """The reference of the same call on those inputs, in the case's own dtype. None where the op refuses them."""
+        return self._once(("held", fmt.name, flush_subnormals), lambda: self._on_held(fmt, flush_subnormals))
+
+    def _on_held(self, fmt: NumberFormat, flush: bool) -> Reference | None:
+        def held(_path: str, x: Any) -> Any:
+            if not _is_inexact(x):
+                return x
+            own = format_of(x.dtype)
+            rounded = partial(representable, fmt=fmt, own=own, flush_subnormals=flush)
+            return _by_component(lambda r: rounded(r.double()).to(r.dtype), x.detach()).requires_grad_(x.requires_grad)
+
+        args, kwargs = trees.map_leaves((self.args, self.kwargs), held)
+        try:
+            return replace(self, args=args, kwargs=kwargs, same=_eager(self.case, self.sample, args, kwargs))
+        except Exception as error:
+            if _is_exhausted(error):
+                raise
+            return None
+
     def _rounded(self, fmt: NumberFormat, flush: bool) -> list[Any] | None:
         def convert(x: Any) -> Any:
             x = self._widen(x)
             if not _is_inexact(x):
                 return x
-            return _by_component(lambda r: round_to(r.double(), fmt, flush_subnormals=flush).to(self.wide), x)
+            held = partial(representable, fmt=fmt, own=format_of(self.dtype), flush_subnormals=flush)
+            return _by_component(lambda r: held(r.double()).to(self.wide), x)
 
         return self._values(convert, convert)
 

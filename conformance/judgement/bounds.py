@@ -131,8 +131,12 @@ class Subject:
 
     @property
     def short(self) -> bool:
-        """Whether the case's dtype has 16 bits or fewer, so that kernels keep what lies between in a wider one."""
-        return self.input_formats.dtype.precision <= format_named("fp16").precision
+        """Whether the case's dtype has 16 bits or fewer, so that kernels keep what lies between in a wider one.
+
+        A device whose format is coarser than the dtype's computes in its own, and rounds at each step.
+        """
+        own, device = self.input_formats.dtype.precision, self.input_formats.device.precision
+        return own <= format_named("fp16").precision and own <= device
 
 
 def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Tensor]:

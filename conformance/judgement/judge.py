@@ -6,7 +6,7 @@ What is compared is decided here; how far values may differ in `bounds`, how the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from conformance.cases import Case, Direction, NumericalClass, Sample
 from conformance.judgement import bounds, metadata, ties, values
 from conformance.judgement.distribution import compare_random, limit_of_draws, uninitialized_positions
 from conformance.judgement.findings import Check, Finding, Judgement
-from conformance.numerics import round_to
+from conformance.numerics import representable, round_to
 from conformance.reference import Reference, ReferenceUnavailable, bits_equal, make_reference, tensors_of
 
 __all__ = ["Check", "Finding", "Judgement", "ReferenceUnavailable", "judge", "make_reference"]
@@ -263,8 +263,8 @@ def _exact_candidates(j: _Judging, index: int, same: Tensor) -> list[Tensor]:
     candidates += _on_device_inputs(j, index, same.dtype)
     if formats.coarser or formats.flushes:
         for c in list(candidates):
-            parts = round_to(values.real(c).double(), formats.device, flush_subnormals=formats.flushes)
-            candidates.append(_cast(torch.view_as_complex(parts) if c.is_complex() else parts, same.dtype))
+            candidates.append(_representable(c, formats))
+            candidates.append(_by_component(round_to, c, formats.device, flush_subnormals=formats.flushes))
     return candidates
 
 
@@ -281,6 +281,16 @@ def _on_device_inputs(j: _Judging, index: int, dtype: torch.dtype) -> list[Tenso
         return []
     seen = j.reference.on_inputs(formats.device, formats.flushes)
     return [_cast(seen[index], dtype)] if seen is not None and isinstance(seen[index], Tensor) else []
+
+
+def _as_held(j: _Judging) -> Reference | None:
+    """The reference on inputs as the device holds them, where that is not as the CPU does."""
+    if not j.reference.dtype.is_floating_point and not j.reference.dtype.is_complex:
+        return None
+    formats = bounds.formats_for(j.reference.dtype, j.capabilities)
+    if not (formats.coarser or formats.flushes):
+        return None
+    return j.reference.as_held(formats.device, formats.flushes)
 
 
 def _keep(j: _Judging, measured: values.Measured) -> None:
@@ -306,6 +316,8 @@ def _judge_tree(j: _Judging) -> None:
         inputs = (j.reference.args, j.reference.kwargs)
         try:
             complaint = sample.check(inputs, got, expected)
+            if complaint and (held := _as_held(j)) is not None:  # a value is one of the inputs that the device has
+                complaint = sample.check((held.args, held.kwargs), got, process(held.same.tree))
         except Exception as error:
             complaint = f"the check itself failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         j.compared += 1
@@ -383,17 +395,48 @@ def _judge_inputs(j: _Judging) -> None:
             continue
         if not metadata.strides_agree(e.meta, g.meta):
             j.add(Check.MUTATION, where, f"expected strides {e.meta.stride} and got {g.meta.stride}", "strides")
+        kept = _kept(j, before, g.value)
         if bits_equal(before, e.value):
-            if not bits_equal(before, g.value):
+            if not kept:
                 j.add(Check.MUTATION, where, f"was changed, but should not be: {_where(before, g.value)}", "changed")
             continue
         j.compared += 1
-        if bits_equal(before, g.value):
+        if kept:
             j.add(Check.MUTATION, where, f"was not changed, but should be: {_where(e.value, g.value)}", "kept")
             continue
         if j.numerics is not NumericalClass.PROPERTY:
             _judge_values(j, offset + i, e, g, j.prefix + where, j.numerics)
     _judge_gaps(j, originals)
+
+
+def _held(j: _Judging, x: Tensor) -> Tensor | None:
+    """What the device makes of `x` when it is copied there; None where it holds it as it is."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return None
+    formats = bounds.formats_for(x.dtype, j.capabilities)
+    if not (formats.coarser or formats.flushes):
+        return None
+    return _representable(x, formats)
+
+
+def _representable(x: Tensor, formats: bounds.DeviceFormats) -> Tensor:
+    return _by_component(representable, x, formats.device, formats.dtype, flush_subnormals=formats.flushes)
+
+
+def _by_component(rounding: Callable[..., Tensor], x: Tensor, *args: object, **kwargs: object) -> Tensor:
+    parts = rounding(values.real(x).double(), *args, **kwargs)
+    return _cast(torch.view_as_complex(parts) if x.is_complex() else parts, x.dtype)
+
+
+def _kept(j: _Judging, before: Tensor, after: Tensor) -> bool:
+    """Whether a call left a tensor as it was, on a device that may hold some of its elements in its own way."""
+    if bits_equal(before, after):
+        return True
+    held = _held(j, before)
+    if held is None or before.shape != after.shape:
+        return False
+    before, after, held = values.real(before), values.real(after), values.real(held)
+    return not bool((values.differs(before, after) & values.differs(held, after)).any())
 
 
 def _where(expected: Tensor, got: Tensor) -> str:
@@ -431,8 +474,12 @@ def _judge_gaps(j: _Judging, originals: Sequence[Tensor]) -> None:
         after = flat.view(torch.uint8)
         if after.numel() != before.numel():
             continue  # the input was resized
-        outside = ~covered[address]
-        if bool((outside & (after != before)).any()):
+        changed = ~covered[address] & (after != before)
+        if bool(changed.any()) and before.numel() % t.element_size() == 0:
+            held = _held(j, before.view(t.dtype))
+            if held is not None:
+                changed &= after != held.view(torch.uint8)
+        if bool(changed.any()):
             where = f"{j.reference.same.inputs[i].path} after the call"
             j.add(Check.MUTATION, where, "memory outside its elements was overwritten", "out of bounds")
 

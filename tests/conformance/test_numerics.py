@@ -14,6 +14,7 @@ from conformance.numerics import (
     format_named,
     format_of,
     ordinal,
+    representable,
     round_to,
     ulp,
     ulp_distance,
@@ -90,7 +91,10 @@ def test_dl16():
     fmt = FORMATS["dl16"]
     assert fmt.max == pytest.approx(8.57e9, rel=1e-3)
     assert round_to(f64(65504.0), fmt).item() == 65536.0
-    assert round_to(f64(1.0 + 2**-10), fmt).item() == 1.0  # tie to even
+    assert round_to(f64(1.0 + 2**-10), fmt).item() == 1.0 + 2**-9  # ties away from zero
+    assert round_to(f64(-1.0 - 2**-10), fmt).item() == -1.0 - 2**-9
+    assert round_to(f64(1.0 + 2**-10 - 2**-50), fmt).item() == 1.0
+    assert round_to(f64(2.0 - 2**-52), fmt).item() == 2.0
     assert round_to(f64(1.0 + 3 * 2**-10), fmt).item() == 1.0 + 2 * 2**-9
     assert round_to(f64(9e9), fmt).isnan().item()
     assert round_to(f64(2.0**-31), fmt).item() == 2.0**-31 * (1 + 2**-9)  # the pattern of 2**-31 means zero
@@ -98,6 +102,13 @@ def test_dl16():
     assert round_to(f64(-(2.0**-33)), fmt).signbit().item()
     assert ordinal(f64(fmt.tiny), fmt).item() == 1
     assert (round_to(f64(65504.0, 6e-8, 0.1), fmt) != f64(65504.0, 6e-8, 0.1)).all()
+
+
+def test_what_a_device_makes_of_a_dtype_stays_in_the_dtype():
+    x = f64(65504.0, -65504.0, 65440.0, 1.0, math.inf, -0.0)
+    made = representable(x, FORMATS["dl16"], FORMATS["fp16"])
+    assert same(made, f64(65472.0, -65472.0, 65472.0, 1.0, math.nan, -0.0))
+    assert same(representable(x, FORMATS["fp16"], FORMATS["fp16"]), x)
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

@@ -254,9 +254,9 @@ def test_want_of_memory_is_no_want_of_evidence():
 
 
 def test_rounded_inputs():
-    x = torch.tensor([1 + 2.0**-10, 65504.0]).half()
+    x = torch.tensor([1 + 2.0**-10, 65504.0, -65504.0]).half()
     reference = make_reference(case("float16"), sample(lambda x: x * 1, x))
-    assert reference.on_inputs(DL16, False)[0].tolist() == [1.0, 65536.0]
+    assert reference.on_inputs(DL16, False)[0].tolist() == [1 + 2.0**-9, 65472.0, -65472.0]
 
 
 def test_replays_have_references_of_their_own():

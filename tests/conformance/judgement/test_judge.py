@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from conformance.calls import run_sample
 from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode, Tolerance
 from conformance.judgement.findings import Check
 from conformance.judgement.judge import judge
+from conformance.numerics import FORMATS, representable
 from conformance.reference import make_reference
 
 CPU = Capabilities(device="cpu")
@@ -173,6 +175,82 @@ def test_a_coarser_device_format_is_judged_by_its_own_units():
     assert not verdict(torch.exp, wrong, x, numerics=ELEMENTWISE, dtype="float16", capabilities=coarse).ok
     top = torch.tensor([65504.0, 1.0]).half()
     assert verdict(torch.clone, dl16, top, numerics=EXACT, dtype="float16", capabilities=coarse).ok
+
+
+COARSE = Capabilities(device="cpu", number_formats={"float16": "dl16"})
+
+
+def held(t):
+    """As a device with DL16 holds it."""
+    return representable(t.double(), FORMATS["dl16"], FORMATS["fp16"]).half()
+
+
+def test_an_input_that_the_device_rounds_was_not_changed():
+    x = noise(50).half()
+    assert not torch.equal(held(x), x)
+
+    def rounding(x):
+        x.copy_(held(x))
+        return x * 1
+
+    def changing(x):
+        x.copy_(held(x))
+        x[7] += 2.0**-3
+        return x * 1
+
+    judged = partial(verdict, lambda x: x * 1, numerics=ELEMENTWISE, dtype="float16")
+    assert judged(rounding, x, capabilities=COARSE).ok
+    assert checks(judged(changing, x, capabilities=COARSE)) >= {"mutation"}
+    assert checks(judged(rounding, x)) >= {"mutation"}
+
+
+def test_memory_around_an_input_may_be_rounded_and_not_overwritten():
+    base = noise(60).half()
+    x = base[10:50:2]
+
+    def beside(change):
+        def call(x):
+            whole = x.as_strided((60,), (1,), 0)
+            whole.copy_(held(whole))
+            change(whole)
+            return x * 1
+
+        return call
+
+    judged = partial(verdict, lambda x: x * 1, numerics=ELEMENTWISE, dtype="float16", capabilities=COARSE)
+    assert judged(beside(lambda whole: None), x).ok
+    assert checks(judged(beside(lambda whole: whole[3].add_(1)), x)) == {"mutation"}
+
+
+def test_a_property_is_one_of_the_inputs_that_the_device_has():
+    def check(inputs, got, expected):
+        (x,) = inputs[0]
+        return "" if torch.equal(got, x.sort().values) else "not sorted"
+
+    x = noise(40).half()
+    judged = partial(verdict, lambda x: x.sort().values, numerics=PROPERTY, dtype="float16", check=check)
+    assert judged(lambda x: held(x).sort().values, x, capabilities=COARSE).ok
+    assert not judged(lambda x: held(x), x, capabilities=COARSE).ok
+    assert not judged(lambda x: held(x).sort().values, x).ok
+
+
+def test_next_to_a_pole_exact_for_the_inputs_of_the_device_is_right():
+    x = torch.tensor([1.5703125 + 2.0**-10, 0.5]).half()
+    judged = partial(verdict, torch.tan, numerics=ELEMENTWISE, dtype="float16", capabilities=COARSE)
+    assert float(torch.tan(held(x).double())[0] / torch.tan(x.double())[0]) < 0.5
+    assert judged(lambda x: held(torch.tan(held(x).double())), x).ok
+    assert not judged(lambda x: held(torch.tan(held(x).double()) * 1.01), x).ok
+
+
+def test_a_coarser_format_rounds_at_each_step():
+    x = torch.tensor([0.0, -4.05]).half()
+
+    def by_steps(x):
+        return held(held(held(held(x).double().exp()).double().sum()).double().log())
+
+    judged = partial(verdict, lambda x: x.logsumexp(0), dtype="float16", capabilities=COARSE)
+    assert judged(by_steps, x).ok
+    assert not judged(lambda x: by_steps(x) * 1.2, x).ok
 
 
 def test_accumulation_in_a_coarser_format_is_caught_unless_declared():
