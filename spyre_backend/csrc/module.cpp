@@ -13,6 +13,7 @@ namespace {
 
 // The warning category and the conflict error belong to the Python side, which hands them over.
 PyObject* warning_category = nullptr;
+PyObject* narrowed_callback = nullptr;  // what Python calls with the name of what narrowed an integer
 
 void warn_first_fallback(const std::string& op) {
   if (!Py_IsInitialized() || warning_category == nullptr) {
@@ -23,6 +24,18 @@ void warn_first_fallback(const std::string& op) {
   if (PyErr_WarnEx(warning_category, message.c_str(), 1) != 0) {
     throw python_error();
   }
+}
+
+void tell_narrowed(const std::string& where) {
+  if (!Py_IsInitialized() || narrowed_callback == nullptr) {
+    return;
+  }
+  pybind11::gil_scoped_acquire gil;
+  auto* result = PyObject_CallFunction(narrowed_callback, "s", where.c_str());
+  if (result == nullptr) {
+    throw python_error();
+  }
+  Py_DECREF(result);
 }
 
 PyObject* none() {
@@ -45,6 +58,16 @@ PyObject* register_device(PyObject* /*self*/, PyObject* category) {
   Py_INCREF(category);
   warning_category = category;
   spyre::set_first_fallback(&warn_first_fallback);
+  return none();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* use_dl16(PyObject* /*self*/, PyObject* callback) {
+  HANDLE_TH_ERRORS
+  Py_XDECREF(narrowed_callback);
+  narrowed_callback = callback == Py_None ? nullptr : callback;
+  Py_XINCREF(narrowed_callback);
+  spyre::use_dl16(narrowed_callback != nullptr ? &tell_narrowed : nullptr);
   return none();
   END_HANDLE_TH_ERRORS
 }
@@ -179,6 +202,7 @@ PyObject* set_memory_limit(PyObject* /*self*/, PyObject* value) {
 
 PyMethodDef methods[] = {
     {"register", register_device, METH_O, "Register the device with torch; takes the category of fallback warnings."},
+    {"use_dl16", use_dl16, METH_O, "Hold float16 as DL16; takes what to call when an int64 is narrowed, None for IEEE."},
     {"as_cpu", as_cpu, METH_O, "A CPU tensor over the bytes of a spyre tensor."},
     {"default_generator", default_generator, METH_O, "The default generator of a device index."},
     {"stop_backward_threads", stop_backward_threads, METH_O, "End torch's backward threads; takes the others' number."},

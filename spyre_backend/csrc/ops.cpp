@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -116,6 +117,62 @@ OperatorHandle find_op(const char* name, const char* overload = "") {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
 }
 
+// ---- numbers as the device has them ----
+
+std::atomic<NarrowedInteger> narrowed_integer{nullptr};  // set where the device computes in DL16
+
+// What becomes of an infinity: one that arrives from the host is NaN, since DL16 has one code for both; in memory of the
+// device it stands for a number beyond the range of float16, and stays.
+enum class Infinity { kBecomesNaN, kStays };
+
+// The nearest number of 9 fraction bits, ties away from zero; below 2^-15 float16 has no more bits than that.
+uint16_t to_dl16(uint16_t bits, Infinity infinity) {
+  constexpr uint16_t kSign = 0x8000, kSmallestNormal = 0x0400, kInfinity = 0x7c00, kNaN = 0x7e00, kLargest = 0x7bfe;
+  const uint16_t sign = bits & kSign;
+  const uint16_t size = bits & ~kSign;
+  if (size < kSmallestNormal || size > kInfinity) {
+    return bits;
+  }
+  if (size == kInfinity) {
+    return infinity == Infinity::kStays ? bits : kNaN;
+  }
+  return sign | std::min<uint16_t>((size + 1) & ~1, kLargest);
+}
+
+template <class T, class F>
+void change_each(const at::Tensor& host, F&& change) {
+  const bool plain = host.is_non_overlapping_and_dense();
+  auto dense = plain ? host : host.contiguous();
+  auto* data = static_cast<T*>(dense.data_ptr());
+  for (int64_t i = 0; i < dense.numel(); ++i) {
+    data[i] = change(data[i]);
+  }
+  if (!plain && at::has_internal_overlap(host) != at::MemOverlap::Yes) {
+    host.copy_(dense);
+  }
+}
+
+// Make the elements of memory those that the device has: DL16 numbers, and integers of 32 bits.
+void settle(const at::Tensor& host, Infinity infinity, const std::string& where) {
+  const auto on_narrowed = narrowed_integer.load(std::memory_order_relaxed);
+  if (on_narrowed == nullptr || host.numel() == 0 || host.layout() != c10::kStrided) {
+    return;
+  }
+  if (host.scalar_type() == c10::kHalf) {
+    change_each<uint16_t>(host, [&](uint16_t bits) { return to_dl16(bits, infinity); });
+  } else if (host.scalar_type() == c10::kLong) {
+    bool changed = false;
+    change_each<int64_t>(host, [&](int64_t number) {
+      const auto kept = static_cast<int64_t>(static_cast<int32_t>(number));
+      changed |= kept != number;
+      return kept;
+    });
+    if (changed) {
+      on_narrowed(where);
+    }
+  }
+}
+
 // ---- aliases ----
 
 // Bits that change how the bytes are read.
@@ -196,6 +253,7 @@ class HostView {
   // Carry what the kernel did to the metadata and the storage of its arguments over to the device tensors.
   void write_back() {
     for (const auto& pair : tensors_) {
+      settle(pair.host, Infinity::kStays, record_.name);
       auto* host = pair.host.unsafeGetTensorImpl();
       auto* device = pair.device.unsafeGetTensorImpl();
       auto storage = device_storage(pair.host.storage());
@@ -351,10 +409,21 @@ void host_fallback(const OperatorHandle& op, Stack* stack) {
     LendDefaultGenerator lend(record.hidden_randomness);
     op.redispatchBoxed(keys, stack);
   }
+  const size_t results = op.schema().returns().size();
+  if (record.counted) {
+    HostScope scope;
+    for (size_t i = stack->size() - results; i < stack->size(); ++i) {
+      map_tensors((*stack)[i], [&](const at::Tensor& tensor) {
+        if (tensor.defined()) {
+          settle(tensor, Infinity::kStays, record.name);
+        }
+        return tensor;
+      });
+    }
+  }
   if (record.mutates) {
     view.write_back();
   }
-  const size_t results = op.schema().returns().size();
   for (size_t i = stack->size() - results; i < stack->size(); ++i) {
     (*stack)[i] = map_tensors((*stack)[i], [&](const at::Tensor& tensor) { return view.to_device(tensor); });
   }
@@ -392,7 +461,11 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
                                    : kDeviceToDevice,
       self.nbytes());
   HostScope scope;
-  either_as_cpu(destination).copy_(either_as_cpu(self));
+  const auto target = either_as_cpu(destination);
+  target.copy_(either_as_cpu(self));
+  if (is_spyre(destination)) {
+    settle(target, is_spyre(self) ? Infinity::kStays : Infinity::kBecomesNaN, "a copy to the device");
+  }
   return destination;
 }
 
@@ -408,7 +481,9 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 // Filling memory is the work of a transfer engine, not of a kernel: any device does it itself.
 at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
-  as_cpu(self).fill_(value);
+  const auto host = as_cpu(self);
+  host.fill_(value);
+  settle(host, Infinity::kStays, "aten::fill_.Scalar");
   return self;
 }
 
@@ -674,6 +749,10 @@ void reset_fallback_warnings() {
   for (auto& [name, record] : all.by_name) {
     record.warned = false;
   }
+}
+
+void use_dl16(NarrowedInteger callback) {
+  narrowed_integer = callback;
 }
 
 void set_first_fallback(FirstFallback callback) {

@@ -71,6 +71,11 @@ void reset_fallback_warnings();
 using FirstFallback = void (*)(const std::string& op);
 void set_first_fallback(FirstFallback callback);
 
+// Numbers of the device from now on: float16 is DL16, and an int64 keeps its lower 32 bits, in which case the callback
+// is told what did it; null: as PyTorch has them.
+using NarrowedInteger = void (*)(const std::string& where);
+void use_dl16(NarrowedInteger callback);
+
 void register_ops();
 
 // ---- autocast.cpp ----

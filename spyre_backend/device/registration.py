@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 
-from spyre_backend import upstream
+from spyre_backend import numerics, upstream
 from spyre_backend.device import build
 from spyre_backend.device.errors import DeviceConflictError, HostFallbackWarning
 
@@ -46,6 +46,7 @@ def load_extension() -> ModuleType:
         extension.register(HostFallbackWarning)
     except RuntimeError as error:
         raise DeviceConflictError(str(error).splitlines()[0]) from None
+    extension.use_dl16(numerics.warn_narrowed if numerics.is_dl16() else None)
     sys.modules[build.MODULE] = extension
     return extension
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from spyre_backend import upstream
+from spyre_backend import numerics, upstream
 from spyre_backend.inductor.cache_key import own_digest
 from spyre_backend.inductor.decompositions import RULES
 from spyre_backend.inductor.rules import Rule
@@ -28,8 +28,8 @@ class SpyreGraphPass(upstream.CustomGraphModulePass):  # type: ignore[misc, name
                 _expand(gm, node, rule)
 
     def uuid(self) -> str:
-        """What Inductor hashes into its cache keys: the source of this backend."""
-        return own_digest()
+        """What Inductor hashes into its cache keys: the source of this backend, and the numbers it compiles for."""
+        return f"{own_digest()}-{numerics.MODE.value}"
 
     def _computes_here(self, node: fx.Node) -> bool:
         """Whether the node computes element by element and its result is on the device."""

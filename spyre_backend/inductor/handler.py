@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 import torch
 
-from spyre_backend import upstream
+from spyre_backend import numerics, upstream
 from spyre_backend.inductor.types import compute_dtype
 from spyre_backend.program import SpyreUnsupported
 from spyre_backend.program.opcodes import Distribution, Elementwise
@@ -114,6 +114,8 @@ class OpsHandler:
         return self.kernel.cast(narrowed, compute_dtype(dtype)) if use_compute_types else narrowed
 
     def to_dtype_bitcast(self, x: Var, dtype: torch.dtype, src_dtype: torch.dtype) -> Var:
+        if torch.float16 in (dtype, src_dtype) and numerics.is_dl16():
+            raise SpyreUnsupported("the bits of a float16 are not those of a DL16 number")
         bits = self.kernel.compute_op(_E.BITCAST, (self.kernel.cast(x, src_dtype),), dtype)
         return self.kernel.cast(bits, compute_dtype(dtype))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from spyre_backend import numerics
 from spyre_backend.cost import Cost, cost
 from spyre_backend.program.affine import Affine, affine
 from spyre_backend.program.expr import Expr, evaluate, names
@@ -36,10 +37,10 @@ from spyre_backend.program.ir import (
 )
 from spyre_backend.program.opcodes import Distribution, StoreMode
 from spyre_backend.program.traffic import Traffic, iteration_space, traffic
-from spyre_backend.simulator import elementwise, memory, philox, reductions
+from spyre_backend.simulator import dl16, elementwise, memory, philox, reductions
 from spyre_backend.simulator.blocking import windows
 from spyre_backend.simulator.indexing import Number, evaluate_index
-from spyre_backend.simulator.types import constant, torch_dtype
+from spyre_backend.simulator.types import constant, value_dtype
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
@@ -96,7 +97,8 @@ class BoundProgram:
     # ---- one binder per instruction class --------------------------------------------------------------------------
 
     def _bind(self, instruction: Instruction) -> Step:
-        return _BINDERS[type(instruction)](self, instruction)
+        step = _BINDERS[type(instruction)](self, instruction)
+        return dl16.computing(step, instruction, self.program) if numerics.is_dl16() else step
 
     def _load(self, load: Load) -> Step:
         name, buffer, mask, other = load.result.name, load.buffer, load.mask, constant(load.other)
@@ -147,7 +149,7 @@ class BoundProgram:
 
     def _constant(self, instruction: Constant) -> Step:
         shape = [1] * self.space.ndim
-        value = torch.full(shape, constant(instruction.value), dtype=torch_dtype(instruction.result.dtype))
+        value = torch.full(shape, constant(instruction.value), dtype=value_dtype(instruction.result.dtype))
 
         def step(values: Values, buffers: Memory) -> None:
             values[instruction.result.name] = value
@@ -155,7 +157,7 @@ class BoundProgram:
         return step
 
     def _index_value(self, instruction: Index) -> Step:
-        index, dtype = self._index(instruction.index), torch_dtype(instruction.result.dtype)
+        index, dtype = self._index(instruction.index), value_dtype(instruction.result.dtype)
 
         def step(values: Values, buffers: Memory) -> None:
             values[instruction.result.name] = index(values).to(dtype)
@@ -164,7 +166,7 @@ class BoundProgram:
 
     def _compute(self, instruction: Compute) -> Step:
         name, op, args = instruction.result.name, instruction.op, instruction.args
-        dtype = torch_dtype(instruction.result.dtype)
+        dtype = value_dtype(instruction.result.dtype)
 
         def step(values: Values, buffers: Memory) -> None:
             values[name] = elementwise.apply(op, tuple(values[arg] for arg in args), dtype)
@@ -172,7 +174,7 @@ class BoundProgram:
         return step
 
     def _reduce(self, instruction: Reduce) -> Step:
-        dtype = torch_dtype(instruction.results[0].dtype)
+        dtype = value_dtype(instruction.results[0].dtype)
         dims = self._dims(instruction)
 
         def step(values: Values, buffers: Memory) -> None:
@@ -180,7 +182,7 @@ class BoundProgram:
             for value, result in zip(
                 instruction.results, reductions.reduce(instruction.kind, args, dtype), strict=True
             ):
-                values[value.name] = self._unflattened(result, dims).to(torch_dtype(value.dtype))
+                values[value.name] = self._unflattened(result, dims).to(value_dtype(value.dtype))
 
         return step
 
@@ -200,7 +202,7 @@ class BoundProgram:
             args = self._joined(tuple(self._flattened(values[arg], dims) for arg in instruction.args))
             results = reductions.scan(args, instruction.combine)
             for value, result in zip(instruction.results, results, strict=True):
-                values[value.name] = self._unflattened(result, dims).to(torch_dtype(value.dtype))
+                values[value.name] = self._unflattened(result, dims).to(value_dtype(value.dtype))
 
         return step
 
@@ -216,7 +218,7 @@ class BoundProgram:
 
     def _random(self, instruction: Random) -> Step:
         draw = _DISTRIBUTIONS[instruction.distribution]
-        dtype = torch_dtype(instruction.result.dtype)
+        dtype = value_dtype(instruction.result.dtype)
 
         def step(values: Values, buffers: Memory) -> None:
             values[instruction.result.name] = draw(*(values[arg].to(torch.int64) for arg in instruction.args)).to(dtype)
@@ -227,7 +229,7 @@ class BoundProgram:
         length, stride = (int(evaluate(e, self.symbols)) for e in (instruction.length, instruction.stride))
         through = instruction.sorter_stride
         sorter_stride = int(evaluate(through, self.symbols)) if through is not None else 0
-        dtype = torch_dtype(instruction.result.dtype)
+        dtype = value_dtype(instruction.result.dtype)
 
         def step(values: Values, buffers: Memory) -> None:
             value, start = torch.broadcast_tensors(values[instruction.value], values[instruction.start])

@@ -11,7 +11,7 @@ from spyre_backend.program.dtypes import DType
 from spyre_backend.program.ir import Compute, Constant, Region
 from spyre_backend.program.opcodes import Elementwise, Reduction
 from spyre_backend.simulator import elementwise
-from spyre_backend.simulator.types import constant, torch_dtype
+from spyre_backend.simulator.types import constant, value_dtype
 
 Tensor = torch.Tensor
 
@@ -153,7 +153,7 @@ def scan(args: tuple[Tensor, ...], combine: Region) -> tuple[Tensor, ...]:
 def _run_region(region: Region, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     values = {param.name: arg for param, arg in zip(region.params, args, strict=True)}
     for instruction in region.body:
-        dtype = torch_dtype(instruction.result.dtype)
+        dtype = value_dtype(instruction.result.dtype)
         match instruction:
             case Constant(value=value, result=result):
                 values[result.name] = torch.tensor(constant(value), dtype=dtype)
