@@ -3,24 +3,54 @@ the first time a C++ compiler: so it is not imported before `setup`."""
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from conformance.backends.compiled import cxx_compiler, requires, torch_capabilities
-from conformance.backends.protocol import PROTOCOL_VERSION
+from conformance.backends.protocol import PROTOCOL_VERSION, BackendError
+
+NUMERICS = ("ieee", "dl16")
+"""The numbers that the device computes with, by the name that the option `numerics` takes; the first is the default."""
+VARIABLE = "SPYRE_NUMERICS"
+"""The environment variable by which `spyre_backend` is told."""
 
 
 class SpyreBackend:
-    """`torch.compile` through upstream Inductor on the simulated device."""
+    """`torch.compile` through upstream Inductor on the simulated device.
 
-    name = "spyre"
+    The option `numerics` says what float16 is: `ieee`, or `dl16`, the device's own format. The latter is a backend of
+    its own, `spyre-dl16`, so that neither its results nor what is expected of it are taken for the other's.
+    """
+
     protocol_version = PROTOCOL_VERSION
     device = "spyre"
-    imports = "import torch\nimport spyre_backend"
     fork_safe = True  # device memory is host memory and the runtime starts no thread
     compile_source = 'torch.compile(fn, backend="inductor", dynamic={dynamic})'
+
+    def __init__(self, options: Mapping[str, Any] | None = None) -> None:
+        given = dict(options or {})
+        chosen = given.pop("numerics", None)
+        if given:
+            raise BackendError(f"backend 'spyre': no option {sorted(given)[0]!r}; there is numerics")
+        if chosen is not None and chosen not in NUMERICS:
+            near = difflib.get_close_matches(str(chosen), NUMERICS, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise BackendError(f"backend 'spyre': no numerics {chosen!r}; {hint}there are {', '.join(NUMERICS)}")
+        self.numerics = chosen or NUMERICS[0]
+        inherited = os.environ.get(VARIABLE) or NUMERICS[0]
+        if chosen is None and inherited != self.numerics:
+            raise BackendError(
+                f"backend 'spyre': {VARIABLE}={inherited} is set, of which results would not tell: "
+                f"say --backend-options numerics={inherited} instead"
+            )
+        plain = self.numerics == NUMERICS[0]
+        self.name = "spyre" if plain else f"spyre-{self.numerics}"
+        told = "" if plain else f'import os\nos.environ["{VARIABLE}"] = "{self.numerics}"\n'
+        self.imports = f"{told}import torch\nimport spyre_backend"
 
     @property
     def version(self) -> str:
@@ -45,7 +75,11 @@ class SpyreBackend:
     def capabilities(self) -> dict[str, Any]:
         """What the device declares about itself."""
         # The simulator computes with ATen, in the formats in which tensors are stored.
-        return torch_capabilities(self.device, notes="simulated; eager operators run on the host and are counted")
+        found = torch_capabilities(self.device, notes="simulated; eager operators run on the host and are counted")
+        if self.numerics == "dl16":
+            found["number_formats"] = {**found["number_formats"], "float16": "dl16"}
+            found["notes"] += "; an int64 keeps 32 bits"
+        return found
 
     def environment(self) -> dict[str, str]:
         """Compile in the process that asks (no pool of compiler processes to fork and to wait for), and anew: a graph
@@ -55,11 +89,20 @@ class SpyreBackend:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
             "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+            VARIABLE: self.numerics,
         }
 
     def setup(self) -> None:
-        """Register the device; raises `DeviceConflictError` or `DeviceBuildError`."""
-        import spyre_backend  # noqa: F401
+        """Register the device; raises `DeviceConflictError` or `DeviceBuildError`, and `BackendError` where the process
+        has it already, with other numbers."""
+        os.environ.setdefault(VARIABLE, self.numerics)
+        from spyre_backend import numerics
+
+        if numerics.MODE.value != self.numerics:
+            raise BackendError(
+                f"backend {self.name!r}: the device of this process has {numerics.MODE.value} numbers: "
+                f"{VARIABLE}={self.numerics} has to be set before spyre_backend is imported"
+            )
 
     def compile(self, fn: Callable[..., Any], *, dynamic: bool | None, fullgraph: bool = False) -> Callable[..., Any]:
         """`fn` through Inductor."""

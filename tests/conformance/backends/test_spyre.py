@@ -9,7 +9,9 @@ import sys
 import pytest
 import torch
 
-from conformance.backends.spyre import SpyreBackend
+from conformance.backends import registry
+from conformance.backends.protocol import BackendError
+from conformance.backends.spyre import VARIABLE, SpyreBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore::spyre_backend.HostFallbackWarning")
 
@@ -104,3 +106,95 @@ def test_no_graph_is_taken_that_was_specialised_for_an_earlier_sample(backend: S
         timeout=120,
     )
     assert done.stdout.splitlines() == ["2.0 0.0", "3.0 0.0", "5.0 0.0"], done.stderr
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------------
+
+
+def test_dl16_is_a_backend_of_its_own() -> None:
+    ieee, dl16 = (registry.find("spyre", backend_options={"numerics": mode}) for mode in ("ieee", "dl16"))
+    assert (SpyreBackend().name, ieee.name, dl16.name) == ("spyre", "spyre", "spyre-dl16")
+    assert [b.environment()[VARIABLE] for b in (SpyreBackend(), ieee, dl16)] == ["ieee", "ieee", "dl16"]
+    declared = registry.capabilities(dl16)
+    assert (declared.number_formats["float16"], declared.accumulation["float16"]) == ("dl16", "fp32")
+    assert registry.capabilities(ieee).number_formats["float16"] == "fp16"
+    made = subprocess.run(
+        [sys.executable, "-c", f"{dl16.imports}\nprint(spyre_backend.numerics.MODE.value)"],
+        env={**os.environ, VARIABLE: ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert made.stdout.strip() == "dl16", made.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"numerics": "dl"}, "no numerics 'dl'; did you mean 'dl16'"),
+        ({"numerics": 16}, "no numerics 16; .*there are ieee, dl16"),
+        ({"number": "dl16"}, "no option 'number'; there is numerics"),
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(BackendError, match=message):
+        registry.find("spyre", backend_options=options)
+
+
+def test_numbers_of_which_results_would_not_tell_are_refused(
+    backend: SpyreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BackendError, match="the device of this process has ieee numbers"):
+        SpyreBackend({"numerics": "dl16"}).setup()
+    monkeypatch.setenv(VARIABLE, "dl16")
+    with pytest.raises(BackendError, match="say --backend-options numerics=dl16 instead"):
+        SpyreBackend()
+    assert SpyreBackend({"numerics": "ieee"}).name == "spyre"
+
+
+_JUDGED = """
+import sys, warnings, torch
+warnings.simplefilter("ignore")
+from conformance.backends import registry
+from conformance.calls import run_sample
+from conformance.cases import Case, Direction, NumericalClass, Sample, ShapeMode
+from conformance.judgement.judge import judge
+from conformance.reference import make_reference
+
+backend = registry.find("spyre", backend_options={"numerics": "dl16"})
+backend.setup()
+from spyre_backend.program.opcodes import Elementwise
+from spyre_backend.simulator import elementwise
+
+x = torch.randn(200, generator=torch.Generator().manual_seed(0)).half()
+
+def judged(fn, numerics):
+    sample = Sample(0, fn, (x,), {}, numerics, "", "")
+    case = Case("test", "f", "float16", ShapeMode.STATIC, Direction.FORWARD)
+    compiled = backend.compile(fn, dynamic=False)
+    result = run_sample(compiled, sample, direction="fwd", device="spyre")
+    return judge(case, sample, make_reference(case, sample), result, registry.capabilities(backend)).ok
+
+cases = [
+    (torch.exp, NumericalClass.ELEMENTWISE),
+    (torch.neg, NumericalClass.EXACT),
+    (lambda x: torch.softmax(x, 0), NumericalClass.COMPOSITE),
+]
+print([judged(*each) for each in cases])
+right = dict(elementwise._FUNCTIONS)
+elementwise._FUNCTIONS[Elementwise.EXP] = lambda a: torch.exp(a) * 1.01
+elementwise._FUNCTIONS[Elementwise.NEG] = lambda a: -a * (1 + 2.0**-9)
+backend.reset()
+print([judged(*each) for each in cases[:2]])
+"""
+
+
+def test_what_is_right_in_dl16_passes_and_an_error_of_one_percent_is_caught() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _JUDGED],
+        env={**os.environ, **SpyreBackend({"numerics": "dl16"}).environment()},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.splitlines() == ["[True, True, True]", "[False, False]"], done.stderr
