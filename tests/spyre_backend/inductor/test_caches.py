@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spyre_backend
+from spyre_backend import numerics
 from spyre_backend.inductor.cache_key import own_digest, source_digest
 
 PACKAGE = Path(spyre_backend.__file__).parent
@@ -83,11 +84,14 @@ def test_the_digest_sees_every_source_file(tmp_path: Path) -> None:
     assert len(digests) == 5
 
 
-def test_the_digest_is_that_of_the_package_and_reaches_upstream() -> None:
+def test_the_digest_is_that_of_the_package_and_reaches_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_digest() == source_digest(PACKAGE)
     codecache = pytest.importorskip("torch._inductor.codecache")
     spyre_backend.inductor.register()
     from torch._inductor.codegen.common import custom_backend_passes
 
     codecache.init_backend_registration()
-    assert custom_backend_passes["spyre"].uuid() == own_digest()
+    key = custom_backend_passes["spyre"].uuid()
+    assert key.startswith(own_digest())
+    monkeypatch.setattr(numerics, "MODE", numerics.Numerics.DL16)
+    assert custom_backend_passes["spyre"].uuid() not in ("", key), "programs of the one mode are stale in the other"
