@@ -131,12 +131,8 @@ class Subject:
 
     @property
     def short(self) -> bool:
-        """Whether the case's dtype has 16 bits or fewer, so that kernels keep what lies between in a wider one.
-
-        A device whose format is coarser than the dtype's computes in its own, and rounds at each step.
-        """
-        own, device = self.input_formats.dtype.precision, self.input_formats.device.precision
-        return own <= format_named("fp16").precision and own <= device
+        """Whether the case's dtype has 16 bits or fewer, so that kernels keep what lies between in a wider one."""
+        return self.input_formats.dtype.precision <= format_named("fp16").precision
 
 
 def stages(subject: Subject, unit: Tensor, reference: Reference) -> Iterator[Tensor]:
@@ -195,11 +191,15 @@ def unlucky(error: Tensor, allowed: Tensor, over: Tensor) -> bool:
 
 
 def _roundings(subject: Subject, reference: Reference) -> Tensor | None:
-    """What is lost if every operation rounds: in 16 bits each kernel once, as it then computes in a wider format."""
+    """What is lost if every operation rounds: in 16 bits each kernel once, as it then computes in a wider format.
+
+    Not where the device's own format is coarser than the dtype's: it rounds within kernels as well.
+    """
     if subject.index is None or not subject.has_exact:
         return None
     formats = subject.input_formats
-    lost = reference.roundings(formats.device, formats.accumulation, in_steps=not subject.short)[subject.index]
+    in_steps = not subject.short or formats.device.precision < formats.dtype.precision
+    lost = reference.roundings(formats.device, formats.accumulation, in_steps=in_steps)[subject.index]
     return None if lost is None else lost.double()
 
 
