@@ -12,12 +12,17 @@ DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "
 
 
 class SendnnBackend(SpyreBackend):
-    """`torch.compile(backend="sendnn")` on the simulated device. Where IBM's own is installed, the name is its."""
+    """`torch.compile(backend="sendnn")` on the simulated device. Where IBM's own is installed, the name is its.
+
+    The option `numerics` is the device's, the others are the compiler's.
+    """
 
     name = "sendnn"
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        self.options = dict(options) if options else None
+        given = dict(options or {})
+        super().__init__({name: given.pop(name) for name in ("numerics",) if name in given})
+        self.options = given or None
         self.compile_source = compile_source("sendnn", self.options)
 
     def availability(self) -> tuple[bool, str]:
@@ -28,8 +33,9 @@ class SendnnBackend(SpyreBackend):
 
     def capabilities(self) -> dict[str, Any]:
         """What the compiler declares about itself: forwards only, and no 64-bit floats."""
-        notes = "a reconstruction of sendnn, not IBM's code; simulated; compiles anew for each combination of sizes"
-        return {**super().capabilities(), "dtypes": DTYPES, "backward": False, "notes": notes}
+        found = super().capabilities()
+        notes = f"a reconstruction of sendnn, not IBM's code; compiles anew for each set of sizes; {found['notes']}"
+        return {**found, "dtypes": DTYPES, "backward": False, "notes": notes}
 
     def setup(self) -> None:
         """Register the device and the compiler; raises `DeviceConflictError` or `DeviceBuildError`."""

@@ -26,6 +26,7 @@ class SpyreBackend:
     its own, `spyre-dl16`, so that neither its results nor what is expected of it are taken for the other's.
     """
 
+    name = "spyre"
     protocol_version = PROTOCOL_VERSION
     device = "spyre"
     fork_safe = True  # device memory is host memory and the runtime starts no thread
@@ -35,20 +36,21 @@ class SpyreBackend:
         given = dict(options or {})
         chosen = given.pop("numerics", None)
         if given:
-            raise BackendError(f"backend 'spyre': no option {sorted(given)[0]!r}; there is numerics")
+            raise BackendError(f"backend {self.name!r}: no option {sorted(given)[0]!r}; there is numerics")
         if chosen is not None and chosen not in NUMERICS:
             near = difflib.get_close_matches(str(chosen), NUMERICS, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise BackendError(f"backend 'spyre': no numerics {chosen!r}; {hint}there are {', '.join(NUMERICS)}")
+            raise BackendError(f"backend {self.name!r}: no numerics {chosen!r}; {hint}there are {', '.join(NUMERICS)}")
         self.numerics = chosen or NUMERICS[0]
         inherited = os.environ.get(VARIABLE) or NUMERICS[0]
         if chosen is None and inherited != self.numerics:
             raise BackendError(
-                f"backend 'spyre': {VARIABLE}={inherited} is set, of which results would not tell: "
+                f"backend {self.name!r}: {VARIABLE}={inherited} is set, of which results would not tell: "
                 f"say --backend-options numerics={inherited} instead"
             )
         plain = self.numerics == NUMERICS[0]
-        self.name = "spyre" if plain else f"spyre-{self.numerics}"
+        if not plain:
+            self.name = f"{self.name}-{self.numerics}"
         told = "" if plain else f'import os\nos.environ["{VARIABLE}"] = "{self.numerics}"\n'
         self.imports = f"{told}import torch\nimport spyre_backend"
 

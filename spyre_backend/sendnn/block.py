@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spyre_backend.program import DType, Program
+from spyre_backend import numerics
+from spyre_backend.program import DType, Program, SpyreUnsupported
 from spyre_backend.program.expr import Const, Expr, Sym
 from spyre_backend.program.expr import names as expression_names
 from spyre_backend.program.ir import (
@@ -45,7 +46,9 @@ _COMPUTE = {DType.FLOAT16: DType.FLOAT32, DType.BFLOAT16: DType.FLOAT32}
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The dtype in which values that live in memory as `dtype` are computed: half precision in fp32."""
+    """The dtype in which values that live in memory as `dtype` are computed: half precision in fp32, DL16 as it is."""
+    if dtype is DType.FLOAT16 and numerics.is_dl16():
+        return dtype
     return _COMPUTE.get(dtype, dtype)
 
 
@@ -161,6 +164,8 @@ class Block:
 
     def bitcast(self, value: str, dtype: DType) -> str:
         """The bits of `value` as `dtype`, of the same size."""
+        if DType.FLOAT16 in (self.dtypes[value], dtype) and numerics.is_dl16():
+            raise SpyreUnsupported("the bits of a float16 are not those of a DL16 number")
         key = (Elementwise.BITCAST, value, dtype)
         return self._define(key, (dtype,), lambda out: Compute(out[0], Elementwise.BITCAST, (value,)))[0]
 

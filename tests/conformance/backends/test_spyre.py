@@ -128,6 +128,16 @@ def test_dl16_is_a_backend_of_its_own() -> None:
     assert made.stdout.strip() == "dl16", made.stderr
 
 
+def test_both_compilers_take_the_numbers_of_the_device() -> None:
+    sendnn = "conformance.backends.sendnn:SendnnBackend"
+    dl16 = registry.find(sendnn, backend_options={"numerics": "dl16", "host": True})
+    assert (dl16.name, registry.find(sendnn).name) == ("sendnn-dl16", "sendnn")
+    assert "'host': True" in dl16.compile_source
+    assert "numerics" not in dl16.compile_source
+    assert dl16.environment()[VARIABLE] == "dl16"
+    assert registry.capabilities(dl16).number_formats["float16"] == "dl16"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
