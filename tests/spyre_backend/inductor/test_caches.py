@@ -19,7 +19,7 @@ PACKAGE = Path(spyre_backend.__file__).parent
 SCRIPT = """
 import json, torch, spyre_backend
 from torch._dynamo.utils import counters
-from spyre_backend.inductor import compilations
+from spyre_backend.report import compilations
 x = torch.tensor([3.0, 5.0]).to("spyre").requires_grad_()
 y = torch.tensor([1.0, 2.0]).to("spyre")
 result = torch.compile(lambda x, y: x + y, fullgraph=True)(x, y)
