@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from spyre_backend import numerics
@@ -37,7 +38,8 @@ from spyre_backend.program.ir import (
 )
 from spyre_backend.program.opcodes import Elementwise, Reduction, StoreMode, Typing
 from spyre_backend.program.traffic import varies_over
-from spyre_backend.sendnn.index import Index, linear, split_axes
+from spyre_backend.sendnn.axes import split_axes
+from spyre_backend.sendnn.index import Index, linear
 
 if TYPE_CHECKING:
     from spyre_backend.sendnn.tensors import Memory, Tensor
@@ -271,8 +273,6 @@ class Block:
 
 
 def _renamed(program: Program) -> Program:
-    import msgspec
-
     places = {buffer.name: f"b{place}" for place, buffer in enumerate(program.buffers)}
 
     def rename(instruction: Instruction) -> Instruction:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre_backend.program import DType
-from spyre_backend.program.expr import ZERO, Expr, Sym, add, floordiv
+from spyre_backend.program.expr import ZERO, Expr, Sym, add, floordiv, mod
 from spyre_backend.program.opcodes import Elementwise as E
 from spyre_backend.program.opcodes import StoreMode
 from spyre_backend.sendnn.block import Block, compute_dtype
 from spyre_backend.sendnn.index import Index
 from spyre_backend.sendnn.ops.pointwise import broadcast
 from spyre_backend.sendnn.ops.table import lowers
-from spyre_backend.sendnn.ops.views import bounds
+from spyre_backend.sendnn.ops.views import bounds, part, view
 from spyre_backend.sendnn.tensors import Tensor, Traits, joined
 
 if TYPE_CHECKING:
@@ -282,8 +282,6 @@ def cat(graph: Graph, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 @lowers(aten.stack.default)
 def stack(graph: Graph, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    from spyre_backend.sendnn.ops.views import part
-
     rank = len(tensors[0].shape)
     dim %= rank + 1
     lifted = [
@@ -363,9 +361,6 @@ def select_scatter(graph: Graph, x: Tensor, source: Tensor, dim: int, at_: int) 
 
 @lowers(aten.repeat.default)
 def repeat(graph: Graph, x: Tensor, times: Sequence[int]) -> Tensor:
-    from spyre_backend.program.expr import mod
-    from spyre_backend.sendnn.ops.views import view
-
     lead = len(times) - len(x.shape)
     return view(
         graph,
@@ -379,9 +374,6 @@ def repeat(graph: Graph, x: Tensor, times: Sequence[int]) -> Tensor:
 
 @lowers(aten.roll.default)
 def roll(graph: Graph, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    from spyre_backend.program.expr import mod
-    from spyre_backend.sendnn.ops.views import view
-
     if not dims:
         graph.refuse("it rolls a flattened tensor")
     moves: dict[int, int] = {}

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre_backend.program import DType
-from spyre_backend.program.expr import ZERO, Sym
+from spyre_backend.program.expr import ZERO, Sym, floordiv
 from spyre_backend.program.opcodes import Elementwise as E
 from spyre_backend.program.opcodes import Reduction
 from spyre_backend.sendnn.block import Block, compute_dtype
-from spyre_backend.sendnn.index import Index, contiguous, linear
+from spyre_backend.sendnn.index import Index, contiguous, linear, reshaped
 from spyre_backend.sendnn.ops.pointwise import where
 from spyre_backend.sendnn.ops.table import lowers
+from spyre_backend.sendnn.ops.views import part
 from spyre_backend.sendnn.tensors import Tensor, Traits, joined
 
 if TYPE_CHECKING:
@@ -306,9 +307,6 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> Any:
-    from spyre_backend.sendnn.index import reshaped
-    from spyre_backend.sendnn.ops.views import part
-
     size = c // groups
     x = graph.whole(x)
     grouped = part((n, groups, size * hw), x, lambda index: reshaped(index, (n, groups, size * hw), x.shape))
@@ -320,8 +318,6 @@ def group_norm(
         return average, block.compute(E.RSQRT, block.compute(E.ADD, block.compute(E.TRUEDIV, deviation, count), eps))
 
     def result(block: Block, index: Index) -> str:
-        from spyre_backend.program.expr import floordiv
-
         average, scaled = statistics(block, (index[0], floordiv(index[1], size), ZERO))
         return scale(block, index, block.compute(E.MUL, block.compute(E.SUB, x.read(block, index), average), scaled))
 
