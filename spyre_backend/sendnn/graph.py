@@ -24,7 +24,7 @@ from spyre_backend.sendnn.errors import SendnnUnsupported
 from spyre_backend.sendnn.index import Index, contiguous
 from spyre_backend.sendnn.ops import LOWERINGS, VIEWS
 from spyre_backend.sendnn.plan import Alias, HostCall, Launch, Plan, Step, leaves
-from spyre_backend.sendnn.tensors import Memory, Tensor, Traits, in_memory
+from spyre_backend.sendnn.tensors import Memory, Tensor, Traits, in_memory, joined
 from spyre_backend.simulator import kernel
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Graph:
     def _constant(self, value: torch.Tensor) -> Tensor:
         dtype = self.dtype(value.dtype)
         memory = self._memory(dtype, tuple(value.shape))
-        self._constants[memory] = value
+        self._constants[memory] = value.contiguous()
         self._given.add(memory)
         return in_memory(memory)
 
@@ -200,6 +200,10 @@ class Graph:
         traits = tensor.traits_here
         return not traits.multiplies and not traits.reduces and traits.depth <= _CHEAP and len(traits.loads) <= 1
 
+    def fits(self, traits: Traits) -> bool:
+        """Whether one kernel may read that much, with room for its result and for one that it stores along the way."""
+        return len(traits.loads) <= MOST_TENSORS - 2
+
     def keep(self, tensor: Tensor) -> Tensor:
         """The tensor, which from now on is read from memory."""
         if tensor.memory is None:
@@ -251,7 +255,7 @@ class Graph:
             and block.index == index
             and not block.is_masked
             and not tensor.traits.multiplies  # a product divides over the cores as this block may not
-            and len(block.memories) < MOST_TENSORS - 1
+            and _touched([*block.pending, tensor]) <= MOST_TENSORS
         ):
             block.pending.append(tensor)
             value = tensor.at(block, index)
@@ -271,7 +275,7 @@ class Graph:
     def _limit(self, tensors: Iterable[Tensor]) -> None:
         """Keep operands until what they read fits into one kernel, with room for its result."""
         operands = list(dict.fromkeys(tensors))
-        while len(frozenset().union(*(each.traits_here.loads for each in operands))) > MOST_TENSORS - 2:
+        while not self.fits(joined(operands)):
             largest = max(operands, key=lambda each: len(each.traits_here.loads))
             if len(largest.traits_here.loads) < 2:
                 return
@@ -372,6 +376,13 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, (tuple, list)):
         return [tensor for each in value for tensor in _tensors(each)]
     return []
+
+
+def _touched(stored: Sequence[Tensor]) -> int:
+    """How many tensors a kernel touches that stores these."""
+    return len(
+        frozenset[Memory | None]({each.memory for each in stored}).union(*(each.traits.loads for each in stored))
+    )
 
 
 def merge_equal(module: GraphModule) -> None:

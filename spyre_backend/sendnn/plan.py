@@ -92,8 +92,10 @@ class Plan:
     def __call__(self, *args: Any) -> list[Any]:
         """Run on tensors of the sizes that it was compiled for."""
         self.compilation.ran()
+        self.constants = {memory: self._here(value) for memory, value in self.constants.items()}
         tensors: dict[Memory, torch.Tensor] = dict(self.constants)
-        tensors.update((memory, arg) for memory, arg in zip(self.inputs, args, strict=True) if memory is not None)
+        given = zip(self.inputs, args, strict=True)
+        tensors.update((memory, self._here(arg)) for memory, arg in given if memory is not None)
         if self.places:
             pool = torch.empty(self.pool, dtype=torch.uint8, device=self.device)
             for memory, at in self.places.items():
@@ -113,6 +115,10 @@ class Plan:
             else each
             for each in self.outputs
         ]
+
+    def _here(self, value: torch.Tensor) -> torch.Tensor:
+        """The tensor on the device: numbers and constants may be the host's."""
+        return value if value.device.type == self.device.type else value.to(self.device)
 
 
 def leaves(output: Any) -> Memory | None:

@@ -110,3 +110,8 @@ def joined(tensors: Sequence[Tensor]) -> Traits:
     for tensor in tensors:
         found = found | tensor.traits_here
     return found
+
+
+def never(block: Block, index: Index) -> str:
+    """The `at` of what a program writes as a whole, and nobody computes element by element."""
+    raise AssertionError("it is in memory")

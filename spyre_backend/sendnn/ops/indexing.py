@@ -16,7 +16,7 @@ from spyre_backend.sendnn.index import Index
 from spyre_backend.sendnn.ops.pointwise import broadcast
 from spyre_backend.sendnn.ops.table import lowers
 from spyre_backend.sendnn.ops.views import bounds, part, view
-from spyre_backend.sendnn.tensors import Tensor, Traits, joined
+from spyre_backend.sendnn.tensors import Tensor, Traits, joined, never
 
 if TYPE_CHECKING:
     from spyre_backend.sendnn.graph import Graph
@@ -260,8 +260,9 @@ def cat(graph: Graph, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     dim %= len(result.shape)
     starts = [sum(each.shape[dim] for each in parts[:number]) for number in range(len(parts))]
     pieces = [(each, start) for each, start in zip(parts, starts, strict=True) if each.shape[dim]]
-    # a piece that many kernels would compute under a condition is better computed once
     parts_read = joined([each for each, _ in pieces]) if pieces else Traits()
+    if not graph.fits(parts_read):
+        return _piece_by_piece(graph, pieces, dim)
 
     def at(block: Block, index: Index) -> str:
         return read(block, index, pieces) if pieces else block.constant(0, kind)
@@ -278,6 +279,22 @@ def cat(graph: Graph, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         )
 
     return graph.output(at, parts_read | Traits(depth=4))
+
+
+def _piece_by_piece(graph: Graph, pieces: Sequence[tuple[Tensor, int]], dim: int) -> Tensor:
+    """More pieces than one kernel may read, each written where it belongs by a program of its own."""
+    result = graph.output(never, Traits())
+    graph.keep(result)
+    assert result.memory is not None
+    for piece, start in pieces:
+        block = Block()
+        index = tuple(block.axis(size) for size in piece.shape)
+        block.origins[graph.operator] = None
+        with graph.recording(block, None, index):
+            value = block.cast(piece.read(block, index), result.compute_dtype)
+            block.store(result.memory, (*index[:dim], add(index[dim], start), *index[dim + 1 :]), value)
+    result.ready = True
+    return result
 
 
 @lowers(aten.stack.default)

@@ -13,7 +13,7 @@ from spyre_backend.program.opcodes import Elementwise as E
 from spyre_backend.sendnn.block import Block
 from spyre_backend.sendnn.index import Index
 from spyre_backend.sendnn.ops.table import lowers
-from spyre_backend.sendnn.tensors import Tensor, Traits
+from spyre_backend.sendnn.tensors import Tensor, Traits, never
 
 if TYPE_CHECKING:
     from spyre_backend.sendnn.graph import Graph
@@ -50,16 +50,12 @@ def _by_rows(
             result.origin = "rows"
 
 
-def _never(block: Block, index: Index) -> str:
-    raise AssertionError("it is in memory")
-
-
 @lowers(aten.sort.default, aten.sort.stable, aten.topk.default)
 def sort(graph: Graph, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     given = graph.named(args, kwargs, skip=1)
     dim = given.get("dim", -1) % max(len(x.shape), 1)
     descending = given.get("largest", True) if "k" in given else given.get("descending", False)
-    found = graph.output(_never, Traits(), 0), graph.output(_never, Traits(), 1)
+    found = graph.output(never, Traits(), 0), graph.output(never, Traits(), 1)
 
     def values(block: Block, value: str, along: Sym) -> list[str]:
         return list(block.sort((value, block.position(along)), descending=bool(descending), stable=True))
@@ -71,7 +67,7 @@ def sort(graph: Graph, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Te
 @lowers(aten.argsort.default, aten.argsort.stable)
 def argsort(graph: Graph, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     given = graph.named(args, kwargs, skip=1)
-    found = graph.output(_never, Traits())
+    found = graph.output(never, Traits())
 
     def values(block: Block, value: str, along: Sym) -> list[str]:
         ordered = block.sort(
@@ -86,7 +82,7 @@ def argsort(graph: Graph, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 @lowers(aten.cumsum.default, aten.cumprod.default)
 def cumulative(graph: Graph, x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     op = E.ADD if graph.node.target is aten.cumsum.default else E.MUL
-    found = graph.output(_never, Traits())
+    found = graph.output(never, Traits())
 
     def values(block: Block, value: str, along: Sym) -> list[str]:
         kind = found.compute_dtype

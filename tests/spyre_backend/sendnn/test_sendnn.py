@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import spyre_backend
 from spyre_backend.program.ir import Matmul
 from spyre_backend.sendnn import SendnnUnsupported
+from spyre_backend.sendnn.graph import MOST_TENSORS
 from tests.spyre_backend.on_device import OnDevice, to_device
 
 pytest.importorskip("transformers.integrations.moe")  # registers its product by groups
@@ -105,6 +106,17 @@ def test_right(on_device: OnDevice, function: Callable[..., object]) -> None:
 def test_half_precision_is_computed_in_float32(on_device: OnDevice) -> None:
     x = (torch.randn(8, 64) * 100).half()
     on_device.native(lambda x: F.layer_norm(x, (64,)), x, atol=2e-3, rtol=2e-3)
+
+
+def test_a_kernel_touches_no_more_tensors_than_the_device_takes(on_device: OnDevice) -> None:
+    many = [X + i for i in range(12)]
+    ran = on_device.native(lambda *xs: (sum(xs[1:], xs[0]) @ xs[0].transpose(1, 2), torch.cat(xs).softmax(-1)), *many)
+    assert max(len(bound.program.buffers) for bound in ran.launches.sequence) <= MOST_TENSORS
+
+
+def test_numbers_and_constants_of_the_host_are_brought_to_the_device(on_device: OnDevice) -> None:
+    compiled = on_device.compile(lambda x, n: x * n + torch.tensor([1.0, 2.0], device="spyre").sum())
+    torch.testing.assert_close(compiled(X.to("spyre"), torch.tensor(3.0)).result.cpu(), X * 3 + 3)
 
 
 def test_statistics_have_the_dtype_that_they_have_on_the_cpu(on_device: OnDevice) -> None:
