@@ -9,17 +9,18 @@ from spyre_backend.program.expr import Call, Const, Expr, Fn, Sym, add, call, mu
 
 
 class Untranslatable(Exception):
-    """An expression that the index language cannot say; the caller passes its value as a program symbol instead."""
+    """An expression that the index language cannot say, of something that is known only inside of a launch."""
 
 
-def translate(expression: sympy.Basic, symbol: Callable[[sympy.Symbol], Expr]) -> Expr:
-    """`expression` in the index language, with each sympy symbol replaced by `symbol(s)`.
+Leaf = Callable[[sympy.Basic], Expr]
 
-    Raises Untranslatable where a function has no counterpart.
-    """
+
+def translate(expression: sympy.Basic, symbol: Leaf, opaque: Leaf) -> Expr:
+    """`expression` in the index language, with each sympy symbol replaced by `symbol(s)`, and each part of it that
+    applies a function without counterpart by `opaque(part)`."""
     rule = _RULES.get(type(expression).__name__)
     if rule is not None:
-        return rule(*(translate(arg, symbol) for arg in expression.args))
+        return rule(*(translate(arg, symbol, opaque) for arg in expression.args))
     if isinstance(expression, sympy.Symbol):
         return symbol(expression)
     if isinstance(expression, sympy.Integer):
@@ -31,15 +32,15 @@ def translate(expression: sympy.Basic, symbol: Callable[[sympy.Symbol], Expr]) -
     if isinstance(expression, sympy.Rational):
         return Call(Fn.TRUEDIV, (Const(int(expression.p)), Const(int(expression.q))))
     if isinstance(expression, sympy.Pow):
-        return _power(expression, symbol)
-    raise Untranslatable(type(expression).__name__)
+        return _power(expression, symbol, opaque)
+    return opaque(expression)
 
 
-def _power(expression: sympy.Pow, symbol: Callable[[sympy.Symbol], Expr]) -> Expr:
+def _power(expression: sympy.Pow, symbol: Leaf, opaque: Leaf) -> Expr:
     base, exponent = expression.args
     if not exponent.is_Integer:
-        raise Untranslatable("fractional power")
-    power = translate(base, symbol)
+        return opaque(expression)
+    power = translate(base, symbol, opaque)
     if int(exponent) == -1:
         return call(Fn.TRUEDIV, Const(1), power)
     if int(exponent) < 0:
@@ -122,19 +123,19 @@ class Translator:
         self._done: dict[sympy.Basic, Expr] = {}
 
     def __call__(self, expression: sympy.Basic | int) -> Expr:
-        """`expression` in the index language; what cannot be said, but is known at launch, becomes a symbol."""
+        """`expression` in the index language; a part that cannot be said, but is known at launch, becomes a symbol.
+
+        Raises Untranslatable for a part that is not known then.
+        """
         expression = sympy.sympify(expression)
         if expression not in self._done:
-            self._done[expression] = self._translate(expression)
+            self._done[expression] = translate(expression, self._symbol, self._opaque)
         return self._done[expression]
 
-    def _translate(self, expression: sympy.Basic) -> Expr:
-        try:
-            return translate(expression, self._symbol)
-        except Untranslatable:
-            if any(s in self._variables or upstream.is_value_symbol(s) for s in expression.free_symbols):
-                raise
-            return Sym(self._symbols.name(expression))
+    def _opaque(self, part: sympy.Basic) -> Expr:
+        if any(s in self._variables or upstream.is_value_symbol(s) for s in part.free_symbols):
+            raise Untranslatable(type(part).__name__)
+        return Sym(self._symbols.name(part))
 
     def _symbol(self, symbol: sympy.Symbol) -> Expr:
         if symbol in self._variables:

@@ -4,6 +4,7 @@ Each way to compute a position meets each place where upstream rewrites indices;
 through several of these lowerings, so that its own tests there do not stand in for these.
 """
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -80,3 +81,11 @@ def test_a_position_is_right_wherever_it_is_computed(place: str, on_device) -> N
 @pytest.mark.parametrize("place", SYMBOLIC)
 def test_a_position_among_a_symbolic_number_of_them(place: str, on_device) -> None:
     _check(on_device, place, dynamic=True)
+
+
+def test_a_position_may_hold_a_function_of_a_size_that_programs_lack(on_device) -> None:
+    def first_ones_backwards(x: torch.Tensor) -> torch.Tensor:
+        return x[: int(math.log2(x.shape[0]))].flip(0) + 1
+
+    for rows in (16, 40):
+        on_device.native(first_ones_backwards, torch.randn(rows, 5), dynamic=True)
