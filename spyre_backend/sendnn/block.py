@@ -184,7 +184,8 @@ class Block:
     def reduce(
         self, kind: Reduction, args: Sequence[str], over: Sequence[Sym], dtype: DType, results: int = 1
     ) -> tuple[str, ...]:
-        """A reduction over reduction axes of this block."""
+        """A reduction over reduction axes of this block; of a number, which has none, over one of size 1."""
+        over = over or self.inner_axes([1], ())
         used, along = tuple(args), tuple(at.name for at in over)
         key = (kind, used, along, dtype)
         return self._define(key, (dtype,) * results, lambda out: Reduce(out, kind, used, along))

@@ -69,11 +69,16 @@ def _compilers(device: torch.device, host: bool) -> tuple[Callable[..., Any], Ca
 
 
 def keep_attention_whole(module: GraphModule) -> None:
-    """Put the operator of ours in the place of PyTorch's, which AOTAutograd would take apart."""
+    """Put the operator of ours in the place of PyTorch's, which AOTAutograd would take apart; ours has no gradient."""
     for node in module.graph.nodes:
-        if node.op == "call_function" and node.target is torch.nn.functional.scaled_dot_product_attention:
+        if node.target is torch.nn.functional.scaled_dot_product_attention and not _wants_gradient(node):
             _replace(node)
     module.recompile()
+
+
+def _wants_gradient(node: Node) -> bool:
+    operands = (each.meta.get("example_value") for each in node.all_input_nodes)
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
 
 
 def _replace(node: Node) -> None:

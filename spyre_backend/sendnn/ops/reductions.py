@@ -363,8 +363,6 @@ def batch_norm(
 @lowers(aten._softmax.default, aten._safe_softmax.default, aten._log_softmax.default)
 def softmax(graph: Graph, x: Tensor, dim: int, half_to_float: Any = None, **_: Any) -> Tensor:
     x, dims = graph.whole(x, rows=True), dimensions(x, dim)
-    if not dims:
-        return graph.output(lambda block, index: block.constant(0.0 if is_log else 1.0, x.compute_dtype), Traits())
     position = along(x, dims, keepdim=True)
     is_log, is_safe = graph.node.target is aten._log_softmax.default, graph.node.target is aten._safe_softmax.default
 

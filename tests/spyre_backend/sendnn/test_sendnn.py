@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -101,6 +102,14 @@ def test_right_and_in_so_many_programs(on_device: OnDevice, name: str) -> None:
 )
 def test_right(on_device: OnDevice, function: Callable[..., object]) -> None:
     on_device.native(function, X, atol=1e-4, rtol=1e-4)
+
+
+def test_numbers_are_reduced_alone_beside_other_reductions(on_device: OnDevice) -> None:
+    def function(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x.softmax(-1) * torch.logsumexp(n, 0)
+        return rows, n.softmax(0), F.log_softmax(n, 0), n.var(correction=0)
+
+    on_device.native(function, X, torch.tensor(1.5), atol=1e-4, rtol=1e-4)
 
 
 def test_half_precision_is_computed_in_float32(on_device: OnDevice) -> None:
@@ -210,10 +219,12 @@ def test_an_unknown_option_is_named(on_device: OnDevice) -> None:
         OnDevice("sendnn", fallback=True).check(lambda x: x + 1, X)
 
 
-def test_gradients_are_refused_when_they_are_asked_for(on_device: OnDevice) -> None:
+@pytest.mark.parametrize("function", [lambda x: (x * 2).sum(), lambda x: F.scaled_dot_product_attention(x, x, x).sum()])
+def test_gradients_are_refused_when_they_are_asked_for(on_device: OnDevice, function: Callable[..., Any]) -> None:
     with torch.enable_grad():
         (x,) = to_device([X.clone().requires_grad_()])
-        result = torch.compile(lambda x: (x * 2).sum(), backend="sendnn")(x)
+        result = torch.compile(function, backend="sendnn")(x)
+        torch.testing.assert_close(result.detach().cpu(), function(X), atol=1e-4, rtol=1e-4)
         with pytest.raises(SendnnUnsupported, match="forwards only"):
             result.backward()
 
