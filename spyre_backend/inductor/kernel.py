@@ -18,7 +18,6 @@ from spyre_backend.inductor.expressions import SymbolTable, Translator
 from spyre_backend.inductor.handler import OpsHandler
 from spyre_backend.inductor.types import compute_dtype, literal, program_dtype
 from spyre_backend.program import Program, SpyreUnsupported, dumps
-from spyre_backend.program.expr import names
 from spyre_backend.program.ir import (
     Bucketize,
     Buffer,
@@ -37,10 +36,8 @@ from spyre_backend.program.ir import (
     Sort,
     Store,
     Value,
-    expressions,
-    operands,
-    results,
 )
+from spyre_backend.program.liveness import live
 from spyre_backend.program.opcodes import Distribution, Elementwise, Reduction, StoreMode
 
 Var = Any
@@ -357,7 +354,7 @@ class SpyreKernel(upstream.SIMDKernel):  # type: ignore[misc, name-defined]
         self._axes, variables = refine(self.range_trees, used, self._symbols)
         translate = Translator(variables, self._symbols)
         made = (pending(translate) for pending in (*self._body, *self._stores))
-        body = _live([instruction for instruction in made if instruction is not None])
+        body = live([instruction for instruction in made if instruction is not None])
         touched = _buffers(body)
         written = {instruction.buffer for instruction in body if isinstance(instruction, Store)}
         buffers = []
@@ -412,20 +409,6 @@ class OpsProxy(upstream.CSEProxy):  # type: ignore[misc, name-defined]
 
 def _is_floating(number: Any) -> bool:
     return isinstance(number, (float, sympy.Float)) or (isinstance(number, sympy.Expr) and not number.is_integer)
-
-
-def _live(body: list[Instruction]) -> list[Instruction]:
-    """`body` without the instructions whose results nobody uses."""
-    needed: set[str] = set()
-    kept = []
-    for instruction in reversed(body):
-        defined = results(instruction)
-        if defined and not any(value.name in needed for value in defined):
-            continue
-        needed.update(operands(instruction))
-        needed.update(*(names(expression) for expression in expressions(instruction)))
-        kept.append(instruction)
-    return kept[::-1]
 
 
 def _buffers(body: list[Instruction]) -> set[str]:

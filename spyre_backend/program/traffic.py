@@ -47,14 +47,22 @@ def dependencies(program: Program) -> dict[str, frozenset[str]]:
     reduction = reduction_axes(program)
     varies: dict[str, frozenset[str]] = {}
     for instruction in program.body:
-        over = varies_over(instruction, varies, axes)
-        if isinstance(instruction, (Reduce, Matmul)):
-            over -= reduced(instruction, reduction)
-        elif isinstance(instruction, (Scan, Sort)):
-            over |= reduction
-        for value in results(instruction):
-            varies[value.name] = over
+        over = results_vary_over(instruction, varies, axes, reduction)
+        varies.update((value.name, over) for value in results(instruction))
     return varies
+
+
+def results_vary_over(
+    instruction: Instruction,
+    varies: Mapping[str, frozenset[str]],
+    axes: frozenset[str],
+    reduction: frozenset[str],
+) -> frozenset[str]:
+    """The axes that the results of an instruction vary over, of which some are reduction axes."""
+    over = varies_over(instruction, varies, axes)
+    if isinstance(instruction, (Reduce, Matmul)):
+        return over - reduced(instruction, reduction)
+    return over | reduction if isinstance(instruction, (Scan, Sort)) else over
 
 
 def varies_over(instruction: Instruction, varies: Mapping[str, frozenset[str]], axes: frozenset[str]) -> frozenset[str]:

@@ -28,16 +28,13 @@ from spyre_backend.program.ir import (
     Sort,
     Store,
     Value,
-    expressions,
-    operands,
-    reduced,
-    results,
 )
 from spyre_backend.program.ir import (
     Index as IndexValue,
 )
+from spyre_backend.program.liveness import live
 from spyre_backend.program.opcodes import Elementwise, Reduction, StoreMode, Typing
-from spyre_backend.program.traffic import varies_over
+from spyre_backend.program.traffic import results_vary_over
 from spyre_backend.sendnn.axes import split_axes
 from spyre_backend.sendnn.index import Index, linear
 
@@ -124,17 +121,13 @@ class Block:
             values = tuple(Value(name, dtype) for name, dtype in zip(found, dtypes, strict=True))
             instruction = make(values)
             self.body.append(instruction)
-            self._varies.update(dict.fromkeys(found, self._over(instruction)))
+            axes = {axis.name: axis.reduction for axis in self.axes}
+            reduction = frozenset(name for name, is_reduced in axes.items() if is_reduced)
+            self._varies.update(
+                dict.fromkeys(found, results_vary_over(instruction, self._varies, frozenset(axes), reduction))
+            )
             self._known[key] = found
         return found  # type: ignore[return-value]
-
-    def _over(self, instruction: Instruction) -> frozenset[str]:
-        """The axes that the results of an instruction vary over."""
-        over = varies_over(instruction, self._varies, frozenset(axis.name for axis in self.axes))
-        reduction = frozenset(axis.name for axis in self.axes if axis.reduction)
-        if isinstance(instruction, (Reduce, Matmul)):
-            return over - reduced(instruction, reduction)
-        return over | reduction if isinstance(instruction, (Scan, Sort)) else over
 
     def constant(self, value: object, dtype: DType) -> str:
         """A literal."""
@@ -247,18 +240,9 @@ class Block:
     def keep_stores(self, names: set[str]) -> None:
         """Leave out the stores to all other memory, which nobody reads, and what was only computed for them."""
         self.stores = [store for store in self.stores if store.buffer in names]
-        needed = {operand for store in self.stores for operand in operands(store)}
-        needed.update(*(expression_names(each) for store in self.stores for each in expressions(store)))
-        kept: list[Instruction] = []
-        for instruction in reversed(self.body):
-            defined = results(instruction)
-            if defined and not any(value.name in needed for value in defined):
-                continue
-            needed.update(operands(instruction))
-            needed.update(*(expression_names(each) for each in expressions(instruction)))
-            kept.append(instruction)
-        self.body = kept[::-1]
-        touched = {each.buffer for each in (*self.body, *self.stores) if isinstance(each, (Load, Store))}
+        body = live([*self.body, *self.stores])
+        self.body = body[: len(body) - len(self.stores)]
+        touched = {each.buffer for each in body if isinstance(each, (Load, Store))}
         self.memories = {memory: written for memory, written in self.memories.items() if memory.name in touched}
 
     # ---- the program ----
